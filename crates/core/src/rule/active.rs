@@ -139,6 +139,7 @@ pub enum LimitKind {
 #[derive(Clone, Debug)]
 pub struct ActiveLimit {
     pub(super) name: String,
+    pub(super) index: u32,
     pub(super) limit: Limit,
     /// The displayed limit, which is part of each answer of a server.
     pub(super) text: Box<str>,
@@ -152,6 +153,12 @@ impl ActiveLimit {
     /// Its name within the rule: the declared one, else its period, such as `1m`.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Its position among the limits of its rule; that behind all of them for a ban.
+    #[inline]
+    pub const fn index(&self) -> u32 {
+        self.index
     }
 
     /// The limit. Its revision is the version of the set.

@@ -63,10 +63,12 @@ impl<'a> AttributeName<'a> {
     /// The attributes with a special meaning.
     pub(super) const KNOWN: [&'static str; 6] = ["path", "ip", "host", "method", "service", "user"];
 
+    const IP: Self = Self::Known(1);
+
     pub(super) fn new(name: &'a str) -> Self {
         match name {
             "path" => Self::Known(0),
-            "ip" => Self::Known(1),
+            "ip" => Self::IP,
             "host" => Self::Known(2),
             "method" => Self::Known(3),
             "service" => Self::Known(4),
@@ -155,9 +157,10 @@ impl<'a> Ask<'a> {
     }
 
     /// Sets the client's address as [`Ask::ip`] does.
+    #[inline]
     pub fn set_ip(&mut self, address: IpAddr) {
         let held = AttributeValue::Address(address.to_canonical());
-        let ip = AttributeName::new("ip");
+        let ip = AttributeName::IP;
         match self.attributes.iter_mut().find(|(name, _)| *name == ip) {
             Some((_, earlier)) => *earlier = held,
             // One more than by `with`, so that an address cannot be crowded out.

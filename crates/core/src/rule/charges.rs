@@ -86,6 +86,11 @@ impl<'s> Charges<'s> {
         self.list.get(self.enforced..).unwrap_or_default()
     }
 
+    /// True if a shadow rule matches.
+    pub fn has_shadow(&self) -> bool {
+        self.enforced < self.list.len() || self.shadow_block.is_some()
+    }
+
     /// True if there is nothing to charge.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()

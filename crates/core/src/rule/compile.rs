@@ -121,8 +121,11 @@ impl Compiler<'_> {
         }
         let limits = rule.limits.iter().enumerate();
         let limits = limits
-            .filter_map(|(at, limit)| self.limit(rule, limit, Place { limit: Some(at), ..place }))
-            .collect();
+            .filter_map(|(at, limit)| self.limit(rule, limit, Place { limit: Some(at), ..place }));
+        let mut limits: Vec<ActiveLimit> = limits.collect();
+        for (index, limit) in (0_u32..).zip(&mut limits) {
+            limit.index = index;
+        }
         let ban = rule.ban.and_then(|ban| self.ban(rule, ban, place.field("ban")));
         let cost = rule.cost.attribute.as_ref().map(|name| self.slots.take(&folded(name)));
         ActiveRule {
@@ -214,7 +217,9 @@ impl Compiler<'_> {
             OnChange::Scale | OnChange::Reset => limit.revision(),
         };
         let text = limit.to_string().into();
-        ActiveLimit { name, limit, text, kind, guard: None, since, head }
+        // That of a ban; `rule` numbers the limits.
+        let index = u32::try_from(rule.limits.len()).unwrap_or(u32::MAX);
+        ActiveLimit { name, index, limit, text, kind, guard: None, since, head }
     }
 
     fn ban(&mut self, rule: &Rule, ban: Ban, place: Place) -> Option<ActiveBan> {

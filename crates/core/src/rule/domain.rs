@@ -26,11 +26,11 @@ pub(super) struct ActiveDomain {
     pub(super) first: usize,
     /// The indices of rules, by name.
     pub(super) names: Table<Box<str>, usize>,
-    /// The indices of rules, the most specific rule first.
+    /// The indices of the rules that are not off, the most specific rule first.
     pub(super) ranked: Vec<usize>,
     /// True if a rule replaces others.
     pub(super) has_replacers: bool,
-    /// Finds rules by their conditions. Its numbers are ranks.
+    /// Finds rules by their conditions, where there are many. Its numbers are ranks.
     pub(super) index: Index,
     pub(super) partition: Vec<AttributeId>,
     pub(super) ipv6_prefix: u8,
@@ -40,39 +40,48 @@ pub(super) struct ActiveDomain {
 }
 
 impl ActiveDomain {
-    /// The ranks of candidates, each once and in order. All rules that match are among them.
-    pub(super) fn candidates(&self, view: &AskView<'_>) -> SmallVec<[usize; 16]> {
-        let mut found: SmallVec<[usize; 16]> = SmallVec::new();
-        self.index.candidates(view, |rank| found.push(rank));
-        if found.len() > 1 {
-            found.sort_unstable();
-            found.dedup();
+    /// The indices of candidates, each once, the most specific rule first. All rules that match are
+    /// among them. `found` is empty, and has room for them.
+    #[inline]
+    pub(super) fn candidates<'c>(
+        &'c self,
+        view: &AskView<'_>,
+        found: &'c mut SmallVec<[usize; 16]>,
+    ) -> &'c [usize] {
+        if self.ranked.len() > UNINDEXED {
+            self.look_up(view, found);
+            return found;
         }
-        found
+        &self.ranked
+    }
+
+    fn look_up(&self, view: &AskView<'_>, found: &mut SmallVec<[usize; 16]>) {
+        self.index.candidates(view, |rank| found.push(rank));
+        found.sort_unstable();
+        found.dedup();
+        for rank in found {
+            *rank = self.ranked[*rank];
+        }
     }
 
     /// Ranks the rules, which do not change any more, and builds the index over them.
     pub(super) fn build_index(&mut self) {
         let rules = &self.rules;
         self.has_replacers = rules.iter().any(|rule| !rule.replaces.is_empty());
-        self.ranked = (0..rules.len()).collect();
+        self.ranked = (0..rules.len()).filter(|at| rules[*at].mode() != Mode::Off).collect();
         self.ranked.sort_by_cached_key(|at| {
             let rule = &rules[*at];
             let specific = (rule.by.len(), rule.conditions.len());
             (Reverse(specific), rule.name().to_owned())
         });
-        let at_work = |rule: &ActiveRule| rule.mode() != Mode::Off;
-        if rules.len() <= UNINDEXED {
-            let always = self.ranked.iter().map(|at| at_work(&rules[*at]).then_some([]));
-            self.index = Index::new(always);
+        if self.ranked.len() <= UNINDEXED {
             return;
         }
         let ranked = self.ranked.iter().map(|at| &rules[*at]);
         let implied: Vec<Vec<Condition>> = ranked.clone().map(ActiveRule::implied).collect();
-        self.index =
-            Index::new(ranked.zip(&implied).map(|(rule, implied)| {
-                at_work(rule).then(|| rule.conditions.iter().chain(implied))
-            }));
+        let sets =
+            ranked.zip(&implied).map(|(rule, implied)| rule.conditions.iter().chain(implied));
+        self.index = Index::new(sets);
     }
 }
 
@@ -135,13 +144,12 @@ impl AttributeIds {
 #[derive(Clone, Debug, Default)]
 pub(super) struct SubjectList {
     entries: Vec<(Subject, Condition)>,
-    index: Index,
+    pub(super) index: Index,
 }
 
 impl SubjectList {
     pub(super) fn new(entries: Vec<(Subject, Condition)>) -> Self {
-        let index =
-            Index::new(entries.iter().map(|(_, condition)| Some(slice::from_ref(condition))));
+        let index = Index::new(entries.iter().map(|(_, condition)| slice::from_ref(condition)));
         Self { entries, index }
     }
 

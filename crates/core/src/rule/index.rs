@@ -48,16 +48,15 @@ struct TextIndex {
 
 impl Index {
     /// Indexes each of these sets of conditions under its rarest one. Its number is its position. A
-    /// set without conditions always matches; `None` never does.
-    pub(super) fn new<'c, C>(sets: impl Iterator<Item = Option<C>> + Clone) -> Self
+    /// set without conditions always matches.
+    pub(super) fn new<'c, C>(sets: impl Iterator<Item = C> + Clone) -> Self
     where
         C: IntoIterator<Item = &'c Condition>,
     {
         let mut census = Selectivity::default();
-        sets.clone().flatten().flatten().for_each(|condition| census.count(condition));
+        sets.clone().flatten().for_each(|condition| census.count(condition));
         let mut index = Self::default();
         for (number, conditions) in sets.enumerate() {
-            let Some(conditions) = conditions else { continue };
             let rarest = conditions
                 .into_iter()
                 .filter_map(|condition| Some((census.rarity(condition)?, condition)))

@@ -5,7 +5,7 @@
 //!
 //! `explain.rs` describes the same for each rule; change them together.
 
-use super::active::ActiveLimit;
+use super::active::{ActiveBan, ActiveLimit};
 use super::ask::{Ask, Attribute};
 use super::ask_view::AskView;
 use super::charges::{BlockedBy, ByteRange, Charges, Judgement, RuleCharge};
@@ -39,35 +39,39 @@ pub(super) fn judge<'s>(
         let replacers = replacers(&applied);
         applied.retain(|(found, _)| found.replaced_by(&replacers).is_none());
     }
-    let (mut shadow_block, mut enforced) = (None, 0_usize);
-    let mut has_shadow = false;
+    *judgement = Judgement::Charges(Charges::none());
+    let Judgement::Charges(charges) = judgement else { return };
+    let mut writer = ChargeWriter { domain, view: &view, secret, charges };
+    let (mut enforced, mut has_shadow) = (0_usize, false);
     for (found, missing) in &applied {
-        let shadow = found.rule.mode() == Mode::Shadow;
-        match found.block(*missing) {
-            Some(block) if shadow => shadow_block = shadow_block.or(Some(block)),
-            Some(block) => {
+        match (found.block(*missing), found.rule.mode()) {
+            (Some(block), Mode::Shadow) => {
+                let earlier = writer.charges.shadow_block;
+                writer.charges.shadow_block = earlier.or(Some(block));
+            }
+            (Some(block), Mode::Enforce | Mode::Off) => {
                 *judgement = Judgement::Blocked(block);
                 return;
             }
-            None if shadow => has_shadow = true,
-            None => enforced += found.rule.charge_count(),
+            (None, Mode::Shadow) => has_shadow = true,
+            (None, Mode::Enforce | Mode::Off) => {
+                enforced += found.rule.charge_count();
+                // A later rule may still block.
+                if enforced <= Request::MAX_CHARGES {
+                    writer.charge(found);
+                }
+            }
         }
     }
     if enforced > Request::MAX_CHARGES {
         *judgement = Judgement::TooMany { charges: enforced };
         return;
     }
-    *judgement = Judgement::Charges(Charges::none());
-    if let Judgement::Charges(charges) = judgement {
-        charges.shadow_block = shadow_block;
-        let mut writer = ChargeWriter { domain, view: &view, secret, charges };
-        writer.charge_all(&applied, Mode::Enforce);
-        writer.charges.enforced = writer.charges.list.len();
-        if has_shadow {
-            writer.charge_all(&applied, Mode::Shadow);
-        }
-        writer.partition();
+    writer.charges.enforced = writer.charges.list.len();
+    if has_shadow {
+        writer.charge_shadow(&applied);
     }
+    writer.partition();
 }
 
 /// Writes charges and their keys.
@@ -79,10 +83,10 @@ pub(super) struct ChargeWriter<'w, 'v, 's> {
 }
 
 impl<'w, 's> ChargeWriter<'w, '_, 's> {
-    /// Adds the charges of the rules of this mode that do not block.
-    fn charge_all(&mut self, applied: &[ApplicableRule<'s>], mode: Mode) {
+    /// Adds the charges of the shadow rules that do not block.
+    fn charge_shadow(&mut self, applied: &[ApplicableRule<'s>]) {
         for (found, missing) in applied {
-            if found.rule.mode() == mode && found.block(*missing).is_none() {
+            if found.rule.mode() == Mode::Shadow && found.block(*missing).is_none() {
                 self.charge(found);
             }
         }
@@ -107,12 +111,18 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
             self.charges.list.push(RuleCharge { rule, limit, cost, key, refusals: None });
         }
         if let Some(ban) = &rule.ban {
-            let (key, refusals) = (self.key(found, &ban.ban), self.key(found, &ban.refusals));
-            let refusals = Some(refusals);
-            self.charges.list.push(RuleCharge { rule, limit: &ban.ban, cost: 1, key, refusals });
+            self.charge_ban(found, ban);
         }
     }
 
+    /// Asks for the ban of a rule.
+    fn charge_ban(&mut self, found: &Match<'s>, ban: &'s ActiveBan) {
+        let [key, refusals] = [&ban.ban, &ban.refusals].map(|limit| self.key(found, limit));
+        let (rule, limit, refusals) = (found.rule, &ban.ban, Some(refusals));
+        self.charges.list.push(RuleCharge { rule, limit, cost: 1, key, refusals });
+    }
+
+    #[inline(always)]
     fn key(&mut self, found: &Match<'s>, limit: &ActiveLimit) -> ByteRange {
         let tokens = self.tokens(found.rule.verbatim);
         let bytes = &mut self.charges.bytes;
@@ -138,6 +148,7 @@ impl<'w, 's> ChargeWriter<'w, '_, 's> {
 
 impl TokenWriter<'_> {
     /// Writes the token of an attribute's value, or of its absence.
+    #[inline(always)]
     pub(super) fn value(&self, buffer: &mut Buffer, value: Option<Attribute<'_>>) {
         match value {
             Some(Attribute::Text(text)) => self.text(buffer, text),

@@ -127,18 +127,22 @@ impl TokenWriter<'_> {
     }
 
     /// The token of an address.
+    #[inline(always)]
     pub(super) fn address(&self, buffer: &mut Buffer, address: IpAddr) {
         match address {
             IpAddr::V4(v4) => {
                 let [a, b, c, d] = v4.octets();
                 buffer.extend_from_slice(&[b'4', a, b, c, d]);
             }
-            IpAddr::V6(_) => {
-                if let IpAddr::V6(v6) = masked(address, self.ipv6_prefix) {
-                    buffer.push(b'6');
-                    buffer.extend_from_slice(&v6.octets());
-                }
-            }
+            IpAddr::V6(_) => self.network(buffer, address),
+        }
+    }
+
+    /// The token of an IPv6 address, with only the domain's prefix.
+    fn network(&self, buffer: &mut Buffer, address: IpAddr) {
+        if let IpAddr::V6(v6) = masked(address, self.ipv6_prefix) {
+            buffer.push(b'6');
+            buffer.extend_from_slice(&v6.octets());
         }
     }
 

@@ -23,6 +23,7 @@ pub(super) struct Match<'s> {
 
 impl<'s> Match<'s> {
     /// The match, or the first condition that does not hold.
+    #[inline]
     pub(super) fn of(
         rule: &'s ActiveRule,
         position: usize,
@@ -47,6 +48,7 @@ impl<'s> Match<'s> {
 
     /// The first attribute of `by` that the ask lacks, as declared. Attributes of the domain's
     /// partition are not checked: asks without one share counters.
+    #[inline]
     pub(super) fn missing(&self, view: &AskView<'_>) -> Option<&'s str> {
         let lacks = |part: &KeyPart| match part {
             KeyPart::Value(slot) => view.value(*slot).is_none(),
@@ -77,8 +79,9 @@ impl<'s> Match<'s> {
 
     /// Writes the values of `by`.
     pub(super) fn write(&self, view: &AskView<'_>, tokens: TokenWriter<'_>, buffer: &mut Buffer) {
-        for (at, part) in self.rule.by.iter().enumerate() {
-            if let Some(value) = view.given.get(at) {
+        let mut given = view.given.iter();
+        for part in &self.rule.by {
+            if let Some(value) = given.next() {
                 tokens.value(buffer, Some(*value));
                 continue;
             }
@@ -124,15 +127,15 @@ pub(super) type ApplicableRule<'s> = (Match<'s>, Option<&'s str>);
 pub(super) type ApplicableRules<'s> = SmallVec<[ApplicableRule<'s>; 8]>;
 
 /// Finds the rules that match and apply, replaced ones included, the most specific first.
+#[inline]
 pub(super) fn find_applicable<'s>(
     domain: &'s ActiveDomain,
     view: &AskView<'_>,
     applied: &mut ApplicableRules<'s>,
 ) {
-    for rank in &domain.candidates(view) {
-        let position = domain.ranked[*rank];
-        let rule = &domain.rules[position];
-        if let Ok(found) = Match::of(rule, position, view) {
+    for position in domain.candidates(view, &mut SmallVec::new()) {
+        let rule = &domain.rules[*position];
+        if let Ok(found) = Match::of(rule, *position, view) {
             let missing = found.missing(view);
             if found.applies(missing) {
                 applied.push((found, missing));

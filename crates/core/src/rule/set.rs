@@ -271,8 +271,8 @@ mod tests {
 
     /// The indices of the candidates, in order.
     fn positions(domain: &ActiveDomain, ask: &Ask<'_>) -> Vec<usize> {
-        let ranks = domain.candidates(&AskView::new(domain, ask));
-        let mut positions: Vec<usize> = ranks.iter().map(|rank| domain.ranked[*rank]).collect();
+        let mut found = smallvec::SmallVec::new();
+        let mut positions = domain.candidates(&AskView::new(domain, ask), &mut found).to_vec();
         positions.sort_unstable();
         positions
     }
