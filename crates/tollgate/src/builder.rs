@@ -138,6 +138,8 @@ impl<S: Store + 'static> Builder<S> {
             mac: secret,
             observers: Observers::start(self.observers),
             counts: Counts::default(),
+            #[cfg(feature = "tower")]
+            scopes: false.into(),
         };
         Limiter { shared: Arc::new(shared) }
     }

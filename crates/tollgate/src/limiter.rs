@@ -5,6 +5,8 @@
 //! in progress keeps the version that it began with.
 
 use std::sync::Arc;
+#[cfg(feature = "tower")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -68,6 +70,9 @@ pub(crate) struct Shared<S> {
     pub(crate) mac: [u8; 16],
     pub(crate) observers: Observers,
     pub(crate) counts: Counts,
+    /// True if a layer provides the limiter to functions.
+    #[cfg(feature = "tower")]
+    pub(crate) scopes: AtomicBool,
 }
 
 impl<S: Store + 'static> Limiter<S> {
@@ -316,6 +321,18 @@ impl<S: Store + 'static> Limiter<S> {
         self.shared.runner.names.process()
     }
 
+    /// Notes that functions may look at rulings of this limiter on their request.
+    #[cfg(all(feature = "tower", feature = "macros"))]
+    pub(crate) fn note_scopes(&self) {
+        self.shared.scopes.store(true, Ordering::Relaxed);
+    }
+
+    /// True if functions may look at rulings of this limiter on their request.
+    #[cfg(feature = "tower")]
+    pub(crate) fn has_scopes(&self) -> bool {
+        self.shared.scopes.load(Ordering::Relaxed)
+    }
+
     /// Judges an ask. The judgement is written to a place of the caller's, since it is too large to
     /// be moved for every request.
     #[inline]
@@ -331,7 +348,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Plans a judged ask.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn plan<'p, 's: 'p>(&self, judgement: &'p Judgement<'s>, plan: &mut Plan<'p>) {
         plan.push_judgement(judgement, &self.shared.runner.names);
     }

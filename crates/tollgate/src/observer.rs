@@ -230,7 +230,14 @@ impl Observers {
 
     /// Sends the events of a request, if an observer wants requests or asks.
     #[inline]
+    #[inline]
     pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
+        if self.asks || self.requests {
+            self.send_request(ask, ruling);
+        }
+    }
+
+    fn send_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
         if let Some(ask) = ask.filter(|_| self.asks) {
             let ask = RecordedAsk::new(ask);
             self.tell(|| Event::Asked { ask, ruling: ruling.clone() });

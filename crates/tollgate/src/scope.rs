@@ -100,7 +100,7 @@ struct ScopeInner {
 struct RecordedRuling {
     limiter: u128,
     domain: Arc<str>,
-    ruling: Arc<Ruling>,
+    ruling: Ruling,
 }
 
 /// The most rulings that are recorded for one request: more than any stack of layers makes.
@@ -257,14 +257,14 @@ impl Scope {
     /// Records a layer's decision for functions inside it. A scope without a request records
     /// nothing: it may see many requests, and a decision on one says nothing about the next.
     #[cfg(feature = "tower")]
-    pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
+    pub(crate) fn note(limiter: u128, domain: &Arc<str>, ruling: &Ruling) {
         let record = |current: &Option<Self>| {
             let Some(scope) = current.as_ref().filter(|scope| scope.inner.request.is_some()) else {
                 return;
             };
             let mut recorded = lock_mutex(&scope.inner.recorded);
             if recorded.len() < MAX_RECORDED {
-                let (domain, ruling) = (Arc::clone(domain), Arc::clone(ruling));
+                let (domain, ruling) = (Arc::clone(domain), ruling.clone());
                 recorded.push(RecordedRuling { limiter, domain, ruling });
             }
         };

@@ -94,9 +94,8 @@ pub(crate) enum Origin {
 }
 
 impl Origin {
-    pub(crate) fn rule(set: Set, rule: usize, limit: usize) -> Self {
-        let index = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        Self::Rule { set, rule: index(rule), limit: index(limit) }
+    pub(crate) fn rule(set: Set, rule: usize, limit: u32) -> Self {
+        Self::Rule { set, rule: u32::try_from(rule).unwrap_or(u32::MAX), limit }
     }
 
     pub(crate) fn envoy(rule: Option<usize>) -> Self {
@@ -185,7 +184,7 @@ impl<'p> Plan<'p> {
 
     /// Adds a charge. An operation that does not fit its limit, which no planner builds, makes the
     /// plan one that [cannot be requested](Plan::request), so that nothing is charged in part.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         key: Key<'p>,

@@ -19,7 +19,9 @@ impl<'p> Plan<'p> {
                 for charge in charges.enforced() {
                     self.push_charge(charges, charge, charge.cost, Set::Limiter, names);
                 }
-                self.push_shadow(charges, Set::Limiter, names);
+                if charges.has_shadow() {
+                    self.push_shadow(charges, Set::Limiter, names);
+                }
             }
             other => (self.uncharged, self.blocked_by) = uncharged(other),
         }
@@ -53,7 +55,7 @@ impl<'p> Plan<'p> {
             (_, LimitKind::Ban | LimitKind::Refusals) => Op::Peek(cost),
         };
         let policy = ChargePolicy {
-            origin: Origin::rule(set, charge.rule.index(), limit_index(charge)),
+            origin: Origin::rule(set, charge.rule.index(), charge.limit.index()),
             on_outage: match (charge.rule.on_outage(), kind) {
                 // A client that the store last called banned stays banned; all others pass.
                 (OnOutage::Admit, LimitKind::Ban) => OnOutage::Local,
@@ -102,10 +104,4 @@ pub(crate) fn uncharged(judgement: &Judgement<'_>) -> (Reason, Option<Box<Blocke
         Judgement::TooMany { .. } => (Reason::TooManyLimits, None),
         Judgement::Charges(_) => (Reason::NoRule, None),
     }
-}
-
-/// The index of a limit in its rule; that behind all of them for a ban.
-fn limit_index(charge: &RuleCharge<'_>) -> usize {
-    let limits = charge.rule.limits().iter();
-    limits.take_while(|limit| !std::ptr::eq(*limit, charge.limit)).count()
 }

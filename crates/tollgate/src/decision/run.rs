@@ -77,7 +77,7 @@ impl<S: Store + 'static> Limiter<S> {
         ruling: &mut Ruling,
     ) -> Option<Permits> {
         let runner = &self.shared.runner;
-        if !plan.policies.is_empty() && !runner.is_local_without_debts() {
+        if !plan.policies.is_empty() && runner.store.is_remote() {
             return None;
         }
         let permits = self.permits(plan);
@@ -103,7 +103,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Charges shadow rules, counts refusals towards bans, counts the request, tells observers.
-    #[inline]
+    #[inline(always)]
     fn conclude(
         &self,
         plan: &Plan<'_>,
@@ -111,7 +111,7 @@ impl<S: Store + 'static> Limiter<S> {
         ruling: &Ruling,
         mut permits: Permits,
     ) -> Permits {
-        if plan.intent == Intent::Peek {
+        if matches!(plan.intent, Intent::Peek) {
             return permits;
         }
         if ruling.passes() {
@@ -123,7 +123,7 @@ impl<S: Store + 'static> Limiter<S> {
             permits.refused();
             self.count_refusals(plan, ruling);
         }
-        if plan.intent == Intent::Shadow {
+        if matches!(plan.intent, Intent::Shadow) {
             self.shared.tell_shadow(ruling);
         } else {
             self.shared.tell_request(ask, ruling);
@@ -168,12 +168,6 @@ impl<S: Store> Runner<S> {
         }
     }
 
-    /// True if the store decides within the call and there are no debts to settle first.
-    #[inline]
-    fn is_local_without_debts(&self) -> bool {
-        !self.store.is_remote() && self.fallback.debts.is_empty()
-    }
-
     /// Decides a plan on a store that answers within the call.
     #[inline]
     fn decide_now(&self, plan: &Plan<'_>, ruling: &mut Ruling) {
@@ -185,7 +179,7 @@ impl<S: Store> Runner<S> {
 
     /// Decides a plan on any store, without counting the request or telling observers.
     pub(crate) async fn decide(&self, plan: &Plan<'_>, ruling: &mut Ruling) {
-        if self.is_local_without_debts() {
+        if !self.store.is_remote() {
             return self.decide_now(plan, ruling);
         }
         let hashes = self.hashes(plan);
@@ -202,7 +196,7 @@ impl<S: Store> Runner<S> {
     }
 
     /// Learns from the store's answer, or answers in its place.
-    #[inline]
+    #[inline(always)]
     fn learn_result(
         &self,
         plan: &Plan<'_>,

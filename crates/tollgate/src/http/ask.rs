@@ -139,6 +139,7 @@ impl RequestReader {
 
     /// The policies of a ruling's limits; `None` if it has no limits. A request that has waited may
     /// have been judged by earlier rules, whose policies are not cached.
+    #[inline]
     pub(super) fn policies(&self, ruling: &Ruling) -> Option<PolicyList<'_>> {
         match (self.rules.rules(), ruling.rules.rules()) {
             (Some(ours), Some(its)) if Arc::ptr_eq(ours, its) => self.policies.of(ruling),

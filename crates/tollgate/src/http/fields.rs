@@ -74,7 +74,7 @@ pub(super) fn value(write: impl FnOnce(&mut Vec<u8>)) -> Option<HeaderValue> {
 
 /// Appends a parameter of a structured field. `name` includes the `;` and the `=`.
 #[inline(always)]
-pub(super) fn put_parameter<const N: usize>(text: &mut Vec<u8>, name: &[u8; N], number: u64) {
+pub(super) fn put_parameter(text: &mut Vec<u8>, name: &[u8], number: u64) {
     text.extend_from_slice(name);
     text.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
 }
@@ -90,6 +90,7 @@ pub(super) struct ResponseFields {
 impl ResponseFields {
     /// The fields of a ruling, whose policies these are. `later`, the jitter, is added to every
     /// time.
+    #[inline]
     pub(super) fn new(
         ruling: &Ruling,
         policies: &Policies,
@@ -159,6 +160,7 @@ fn is_known(decision: &Decision) -> bool {
     decision.basis == Basis::Counted
 }
 
+#[inline(always)]
 fn write_limit(
     policy: &Policy,
     decision: &Decision,
@@ -169,8 +171,7 @@ fn write_limit(
     if !out.is_empty() {
         out.extend_from_slice(b", ");
     }
-    out.extend_from_slice(&policy.name);
-    put_parameter(out, b";r=", decision.remaining);
+    put_parameter(out, &policy.beginning, decision.remaining);
     let t = match decision.verdict {
         Verdict::Deny(Retry::After(retry)) => refusal_seconds(retry.saturating_add(later)),
         Verdict::Deny(Retry::Never) => 0,

@@ -48,6 +48,7 @@ mod with {
         }
     }
 
+    #[inline(always)]
     pub(in super::super) fn call_inner<Svc: Service<Request<Q>>, Q>(
         inner: &mut Svc,
         request: Request<Q>,
@@ -60,7 +61,7 @@ mod with {
         InnerFuture::InScope { future: scope.run(future) }
     }
 
-    pub(in super::super) fn record_ruling(limiter: u128, domain: &Arc<str>, ruling: &Arc<Ruling>) {
+    pub(in super::super) fn record_ruling(limiter: u128, domain: &Arc<str>, ruling: &Ruling) {
         Scope::note(limiter, domain, ruling);
     }
 
@@ -102,6 +103,7 @@ mod without {
 
     pub(in super::super) type InnerFuture<F> = F;
 
+    #[inline(always)]
     pub(in super::super) fn call_inner<Svc: Service<Request<Q>>, Q>(
         inner: &mut Svc,
         request: Request<Q>,
@@ -110,7 +112,7 @@ mod without {
         inner.call(request)
     }
 
-    pub(in super::super) const fn record_ruling(_: u128, _: &Arc<str>, _: &Arc<Ruling>) {}
+    pub(in super::super) const fn record_ruling(_: u128, _: &Arc<str>, _: &Ruling) {}
 
     impl<S: Store + 'static> Config<S> {
         pub(in super::super) fn scope(self: &Arc<Self>, _: impl FnOnce() -> Parts) -> RequestScope {

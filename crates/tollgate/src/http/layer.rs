@@ -22,7 +22,7 @@ use super::fields::{LegacyReset, RateLimitFields, ResponseFields, add_retry_afte
 use super::inner_call::record_ruling;
 use super::jitter::Jitter;
 use super::refusal::{Refusal, RefusalKind, RespondFn};
-use super::rulings::Rulings;
+use super::rulings::{CountedBy, Rulings};
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
 use super::service::LimitService;
@@ -50,8 +50,8 @@ use crate::{Admission, Limiter, Permits, Reason, Ruling};
 /// `route` (`by: [route]`) to count each of the application's routes without naming them. Layers
 /// added with `Router::layer` and `route_layer` see the route; a layer around a whole router does not.
 ///
-/// Requests that pass carry their [`Rulings`](super::Rulings). An inner layer with the same limiter
-/// and domain does not charge them again.
+/// Requests that pass carry a mark. An inner layer with the same limiter and domain does not charge
+/// them again.
 ///
 /// ```
 /// use http::request::Parts;
@@ -76,6 +76,8 @@ pub struct LimitLayer<S = EmbeddedStore> {
 pub(super) struct Config<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) domain: Arc<str>,
+    counted_by: CountedBy,
+    leaves_rulings: bool,
     pub(super) trust: Trust,
     pub(super) peer: PeerFrom,
     pub(super) attributes: Vec<(String, AttributeFn)>,
@@ -95,9 +97,12 @@ pub(super) struct Config<S> {
 impl<S: Store + 'static> LimitLayer<S> {
     /// A layer that asks this limiter in this domain, and trusts no proxy.
     pub fn new(limiter: Limiter<S>, domain: impl Into<Arc<str>>) -> Self {
+        let domain = domain.into();
         let config = Config {
+            counted_by: CountedBy::new(limiter.identity(), &domain),
             limiter,
-            domain: domain.into(),
+            domain,
+            leaves_rulings: false,
             trust: Trust::nobody(),
             peer: PeerFrom::default(),
             attributes: Vec::new(),
@@ -186,12 +191,21 @@ impl<S: Store + 'static> LimitLayer<S> {
         self.edit(|config| config.ratelimit_fields = fields)
     }
 
+    /// Leaves the ruling in requests that pass, as [`Rulings`](super::Rulings) in their extensions, for
+    /// handlers that look at it.
+    pub fn with_rulings(self) -> Self {
+        self.edit(|config| config.leaves_rulings = true)
+    }
+
     /// Lets functions under `#[limit]` behind this layer find its limiter, its domain and the request,
     /// whose head is copied for them. A rule that this layer has charged is not charged again by a
     /// function that names it.
     #[cfg(feature = "macros")]
     pub fn with_scope(self) -> Self {
-        self.edit(|config| config.provides = Some(Arc::new(config.limiter.clone())))
+        self.edit(|config| {
+            config.limiter.note_scopes();
+            config.provides = Some(Arc::new(config.limiter.clone()));
+        })
     }
 
     /// A layer that judges nothing and only provides the scope of [`LimitLayer::with_scope`], with
@@ -266,7 +280,8 @@ impl BookedAdmission {
 
 /// The result of judging a request within the call.
 pub(super) enum LocalOutcome {
-    Decided(Arc<Ruling>, Permits),
+    /// The ruling is where the caller wanted it.
+    Decided(Permits),
     Unjudged(RefusalKind),
     /// The request was granted a place in the future. Boxed, because few are.
     Granted(Box<BookedAdmission>),
@@ -297,7 +312,7 @@ impl<S: Store + 'static> Config<S> {
 
     /// True if this limiter has judged the request in this domain already.
     pub(super) fn has_judged(&self, extensions: &Extensions) -> bool {
-        Rulings::is_by(extensions, self.limiter.identity(), &self.domain)
+        Rulings::has(extensions, &self.counted_by)
     }
 
     /// Asks the limiter about a request, unless the request is malformed.
@@ -316,7 +331,13 @@ impl<S: Store + 'static> Config<S> {
 
     /// Decides within the call, on a store in this process. A future would have to be moved, which
     /// takes longer than running it.
-    pub(super) fn judge_now(&self, reader: &RequestReader, head: Head<'_>) -> LocalOutcome {
+    /// The ruling is written in place, because it is too large to be moved.
+    pub(super) fn judge_now(
+        &self,
+        reader: &RequestReader,
+        head: Head<'_>,
+        ruling: &mut Option<Ruling>,
+    ) -> LocalOutcome {
         if self.limiter.store().is_remote() {
             return LocalOutcome::Remote;
         }
@@ -330,16 +351,15 @@ impl<S: Store + 'static> Config<S> {
         let intent = Intent::Charge { patience };
         let mut plan = Plan::empty(&reader.rules, intent, Reason::NoRule);
         self.limiter.plan(&judgement, &mut plan);
-        let mut ruling = Arc::new(Ruling::of(&plan));
-        let filled = Arc::make_mut(&mut ruling);
+        let filled = ruling.insert(Ruling::of(&plan));
         let Some(permits) = self.limiter.run_now(&plan, Some(&ask), filled) else {
             return LocalOutcome::Remote;
         };
-        if ruling.wait().is_zero() {
-            return LocalOutcome::Decided(ruling, permits);
+        if filled.wait().is_zero() {
+            return LocalOutcome::Decided(permits);
         }
-        let booking = self.limiter.reserve_place(&plan, &ruling);
-        let admission = Admission { ruling: Arc::unwrap_or_clone(ruling), permits };
+        let booking = self.limiter.reserve_place(&plan, filled);
+        let admission = Admission { ruling: filled.clone(), permits };
         LocalOutcome::Granted(Box::new(BookedAdmission { admission, booking, wait_slot }))
     }
 
@@ -356,15 +376,15 @@ impl<S: Store + 'static> Config<S> {
     /// Prepares a request that passes: its fields, and the ruling in its extensions.
     pub(super) fn pass(
         &self,
-        ruling: Arc<Ruling>,
+        ruling: &Ruling,
         permits: Permits,
         reader: &RequestReader,
         extensions: &mut Extensions,
     ) -> PassedRequest {
-        let fields = self.fields(&ruling, reader, self.jitter.draw());
-        let limiter = self.limiter.identity();
-        record_ruling(limiter, &self.domain, &ruling);
-        Rulings::leave(extensions, limiter, &self.domain, ruling);
+        let fields = self.fields(ruling, reader, self.jitter.draw());
+        record_ruling(self.limiter.identity(), &self.domain, ruling);
+        let left = self.leaves_rulings || self.limiter.has_scopes();
+        Rulings::leave(extensions, &self.counted_by, left.then(|| Arc::new(ruling.clone())));
         PassedRequest { fields, permits }
     }
 
@@ -386,6 +406,7 @@ impl<S: Store + 'static> Config<S> {
     }
 
     /// The fields of a ruling, with `later` added to every time.
+    #[inline]
     fn fields(&self, ruling: &Ruling, reader: &RequestReader, later: Duration) -> ResponseFields {
         if self.ratelimit_fields.apply_to(ruling.verdict())
             && let Some(policies) = reader.policies(ruling)
@@ -431,6 +452,8 @@ impl<S> Clone for Config<S> {
         Self {
             limiter: self.limiter.clone(),
             domain: Arc::clone(&self.domain),
+            counted_by: self.counted_by.clone(),
+            leaves_rulings: self.leaves_rulings,
             trust: self.trust.clone(),
             peer: self.peer.clone(),
             attributes: self.attributes.clone(),

@@ -35,8 +35,8 @@ pub(super) struct Policies {
 /// The policy of one limit.
 #[derive(Debug)]
 pub(super) struct Policy {
-    /// The name, as a structured string.
-    pub(super) name: Box<[u8]>,
+    /// The name as a structured string, and the beginning of what remains: `"name";r=`.
+    pub(super) beginning: Box<[u8]>,
     pub(super) is_concurrency: bool,
 }
 
@@ -66,7 +66,7 @@ impl Policies {
 /// Policies written under one version of the rules. An entry is never replaced, so a lookup takes
 /// neither a lock nor a reference count.
 #[derive(Debug)]
-pub(super) struct PolicyCache(Box<[OnceLock<Box<Policies>>]>);
+pub(super) struct PolicyCache(Box<[OnceLock<Box<Policies>>; CACHE_SLOTS]>);
 
 /// The policies of a ruling, from the cache or written for it.
 #[derive(Debug)]
@@ -88,10 +88,11 @@ impl Deref for PolicyList<'_> {
 
 impl PolicyCache {
     pub(super) fn new() -> Self {
-        Self((0..CACHE_SLOTS).map(|_| OnceLock::new()).collect())
+        Self(Box::new([const { OnceLock::new() }; CACHE_SLOTS]))
     }
 
     /// The policies of a ruling by the cache's rules; `None` if it has no findings.
+    #[inline]
     pub(super) fn of(&self, ruling: &Ruling) -> Option<PolicyList<'_>> {
         let origins = ruling.origins.as_slice();
         if origins.is_empty() {
@@ -103,9 +104,9 @@ impl PolicyCache {
             }
             Origin::Envoy(_) | Origin::Key => sum,
         };
-        let first = usize::try_from(origins.iter().fold(0, mix)).unwrap_or(0) % CACHE_SLOTS;
-        let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
-        for slot in from.iter().chain(before).take(PROBES) {
+        let first = usize::try_from(origins.iter().fold(0, mix)).unwrap_or(0);
+        for step in 0..PROBES {
+            let slot = &self.0[first.wrapping_add(step) % CACHE_SLOTS];
             let policies = slot.get_or_init(|| Box::new(Policies::of(ruling)));
             if policies.are_of(origins) {
                 return Some(PolicyList::Cached(policies));
@@ -133,7 +134,7 @@ pub(super) fn policy_name(finding: &Finding<'_>) -> Option<String> {
 }
 
 /// A structured string.
-fn quoted(name: &str) -> Box<[u8]> {
+fn quoted(name: &str) -> Vec<u8> {
     let mut string = vec![b'"'];
     for byte in name.bytes() {
         if b"\"\\".contains(&byte) {
@@ -142,13 +143,13 @@ fn quoted(name: &str) -> Box<[u8]> {
         string.push(byte);
     }
     string.push(b'"');
-    string.into()
+    string
 }
 
 /// Writes the policy of a finding.
 fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<Policy> {
     let limit = finding.limit?.limit();
-    let name = quoted(&policy_name(finding)?);
+    let mut name = quoted(&policy_name(finding)?);
     let is_concurrency = matches!(limit.algorithm(), Algorithm::Concurrency(_));
     let quota = limit.quota();
     if !out.is_empty() {
@@ -161,5 +162,6 @@ fn write_policy(finding: &Finding<'_>, out: &mut Vec<u8>) -> Option<Policy> {
     } else if quota.period().subsec_nanos() == 0 {
         put_parameter(out, b";w=", quota.period().as_secs());
     }
-    Some(Policy { name, is_concurrency })
+    name.extend_from_slice(b";r=");
+    Some(Policy { beginning: name.into(), is_concurrency })
 }

@@ -1,7 +1,8 @@
 //! Rulings in the extensions of a request, so that no layer counts the request twice.
 //!
-//! A layer leaves its ruling there, under the limiter and the domain that it asked. A layer further
-//! in with the same limiter and domain passes the request on, and a handler can look at the ruling.
+//! A layer leaves a mark there, under the limiter and the domain that it asked. A layer further in
+//! with the same limiter and domain passes the request on. The mark has the ruling itself only where
+//! somebody may look at it: handlers, if the layer is told so, and functions in the scope of a layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,29 +13,45 @@ use tollgate_core::Store;
 
 use crate::{Limiter, Ruling};
 
-/// The rulings that admitted a request, as an extension of the request.
+/// The rulings that admitted a request, as an extension of the request. For a handler that looks at
+/// them, tell the layer to leave them: [`LimitLayer::with_rulings`](super::LimitLayer::with_rulings).
 ///
 /// ```
 /// use axum::{Extension, Router, routing::get};
-/// use tollgate::http::Rulings;
+/// use tollgate::http::{LimitLayer, Rulings};
+/// use tollgate::{EmbeddedStore, Limiter};
 ///
 /// async fn handler(Extension(rulings): Extension<Rulings>) -> String {
 ///     format!("{} limits were looked at", rulings.iter().flat_map(|ruling| ruling.findings()).count())
 /// }
-/// let app: Router = Router::new().route("/", get(handler));
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let layer = LimitLayer::new(Limiter::new(EmbeddedStore::new()), "shop").with_rulings();
+/// let app: Router = Router::new().route("/", get(handler)).layer(layer);
+/// # }
 /// ```
-#[derive(Clone, Default)]
-pub struct Rulings(SmallVec<[LayerRuling; 1]>);
-
 #[derive(Clone)]
-struct LayerRuling {
-    limiter: u128,
-    domain: Arc<str>,
-    ruling: Arc<Ruling>,
+pub struct Rulings(SmallVec<[LayerMark; 1]>);
+
+/// The mark of a layer that judged the request.
+#[derive(Clone)]
+struct LayerMark {
+    counted_by: CountedBy,
+    ruling: Option<Arc<Ruling>>,
+}
+
+/// The limiter and the domain that a layer asks. A request is charged once under each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CountedBy(Arc<(u128, Arc<str>)>);
+
+impl CountedBy {
+    pub(super) fn new(limiter: u128, domain: &Arc<str>) -> Self {
+        Self(Arc::new((limiter, Arc::clone(domain))))
+    }
 }
 
 impl Rulings {
-    /// The ruling of this limiter on the request in this domain, if it was asked.
+    /// The ruling of this limiter on the request in this domain, if the layer left one.
     pub fn ruling<S: Store + 'static>(
         &self,
         limiter: &Limiter<S>,
@@ -43,30 +60,33 @@ impl Rulings {
         self.by(limiter.identity(), domain)
     }
 
-    /// All rulings, in the order in which they were made.
+    /// The rulings that layers left, in the order in which they were made.
     pub fn iter(&self) -> impl Iterator<Item = &Ruling> {
-        self.0.iter().map(|entry| &*entry.ruling)
+        self.0.iter().filter_map(|mark| mark.ruling.as_deref())
     }
 
-    /// True if the request has such a ruling.
-    pub(super) fn is_by(extensions: &Extensions, limiter: u128, domain: &str) -> bool {
-        extensions.get::<Self>().is_some_and(|rulings| rulings.by(limiter, domain).is_some())
+    /// True if the request was counted by this limiter in this domain.
+    pub(super) fn has(extensions: &Extensions, counted_by: &CountedBy) -> bool {
+        let same = |mark: &LayerMark| mark.counted_by == *counted_by;
+        extensions.get::<Self>().is_some_and(|rulings| rulings.0.iter().any(same))
     }
 
-    /// Leaves a ruling in a request.
+    /// Marks a request as counted.
     pub(super) fn leave(
         extensions: &mut Extensions,
-        limiter: u128,
-        domain: &Arc<str>,
-        ruling: Arc<Ruling>,
+        counted_by: &CountedBy,
+        ruling: Option<Arc<Ruling>>,
     ) {
-        let entry = LayerRuling { limiter, domain: Arc::clone(domain), ruling };
-        extensions.get_or_insert_with(Self::default).0.push(entry);
+        let mark = LayerMark { counted_by: counted_by.clone(), ruling };
+        extensions.get_or_insert_with(|| Self(SmallVec::new())).0.push(mark);
     }
 
     pub(super) fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
-        let same = |entry: &&LayerRuling| entry.limiter == limiter && *entry.domain == *domain;
-        self.0.iter().find(same).map(|entry| &*entry.ruling)
+        let same = |mark: &&LayerMark| {
+            let (its_limiter, its_domain) = &*mark.counted_by.0;
+            *its_limiter == limiter && **its_domain == *domain
+        };
+        self.0.iter().find(same)?.ruling.as_deref()
     }
 }
 

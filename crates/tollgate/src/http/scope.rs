@@ -92,6 +92,7 @@ impl<S: Store + 'static> ScopeLayer<S> {
 
 impl<S: Store + 'static> ScopeLayer<S> {
     pub(super) fn of(config: Arc<Config<S>>) -> Self {
+        config.limiter.note_scopes();
         let limiter = Arc::new(config.limiter.clone());
         Self { config, limiter }
     }

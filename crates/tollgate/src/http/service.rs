@@ -59,23 +59,23 @@ where
             return LimitFuture::serve(&mut self.inner, request, None, scope);
         }
         let reader = config.reader();
-        let judged;
-        if reader.wants_parts {
+        let mut ruling = None;
+        let judged = if reader.wants_parts {
             let (parts, body) = request.into_parts();
-            judged = config.judge_now(&reader, Head::of_parts(&parts));
+            let judged = config.judge_now(&reader, Head::of_parts(&parts), &mut ruling);
             request = Request::from_parts(parts, body);
+            judged
         } else {
-            judged = config.judge_now(&reader, Head::of(&request));
-        }
+            config.judge_now(&reader, Head::of(&request), &mut ruling)
+        };
         let granted = match judged {
-            LocalOutcome::Decided(ruling, permits) if ruling.passes() => {
-                let passing = config.pass(ruling, permits, &reader, request.extensions_mut());
-                let scope = config.scope(|| copied(&request));
-                return LimitFuture::serve(&mut self.inner, request, Some(passing), scope);
-            }
-            LocalOutcome::Decided(ruling, _) => {
-                let parts = request.into_parts().0;
-                return LimitFuture::refused(config.refuse(&ruling, &reader, &parts));
+            LocalOutcome::Decided(permits) => {
+                if let Some(ruling) = ruling.as_ref().filter(|ruling| ruling.passes()) {
+                    let passing = config.pass(ruling, permits, &reader, request.extensions_mut());
+                    let scope = config.scope(|| copied(&request));
+                    return LimitFuture::serve(&mut self.inner, request, Some(passing), scope);
+                }
+                None
             }
             LocalOutcome::Unjudged(kind) => {
                 return LimitFuture::refused(config.unjudged(kind, &request.into_parts().0));
@@ -83,6 +83,10 @@ where
             LocalOutcome::Granted(answered) => Some(answered),
             LocalOutcome::Remote => None,
         };
+        if let Some(ruling) = ruling.as_ref().filter(|_| granted.is_none()) {
+            let parts = request.into_parts().0;
+            return LimitFuture::refused(config.refuse(ruling, &reader, &parts));
+        }
         let (parts, body) = request.into_parts();
         let decision = Box::pin(decide(Arc::clone(config), granted, parts));
         // The service that is ready serves this request.
@@ -126,8 +130,7 @@ async fn decide<S: Store + 'static>(
         Ok(answered) => {
             let Admission { ruling, permits } = answered.wait().await;
             if ruling.passes() {
-                let passing =
-                    config.pass(Arc::new(ruling), permits, &reader, &mut parts.extensions);
+                let passing = config.pass(&ruling, permits, &reader, &mut parts.extensions);
                 Conclusion::Pass(passing, config.scope(|| parts.clone()))
             } else {
                 Conclusion::Refuse(config.refuse(&ruling, &reader, &parts))
@@ -160,6 +163,7 @@ pin_project! {
 }
 
 impl<Svc: Service<Request<Q>>, Q> LimitFuture<Svc, Q> {
+    #[inline(always)]
     fn serve(
         inner: &mut Svc,
         request: Request<Q>,

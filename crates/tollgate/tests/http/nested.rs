@@ -55,7 +55,8 @@ async fn a_handler_sees_what_was_decided() {
         let rules: Vec<_> = ruling.findings().map(|found| found.rule.unwrap().name()).collect();
         rules.join(" ")
     };
-    let app = Router::new().route("/", get(handler)).layer(LimitLayer::new(limiter, "shop"));
+    let layer = LimitLayer::new(limiter, "shop").with_rulings();
+    let app = Router::new().route("/", get(handler)).layer(layer);
 
     assert_eq!(serve_app(app).await.get(&[]).await.body, "all");
 }
