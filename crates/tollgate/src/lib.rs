@@ -224,7 +224,7 @@ pub mod __private {
         enter_now, path, refuse,
     };
     pub use crate::locks::function::{
-        HeldLock, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
+        FromNotLocked, HeldLock, LockCall, LockWait, Outcome, enter_lock, not_locked,
     };
 }
 

@@ -207,19 +207,19 @@ impl<T, E> Outcome for Result<T, E> {
     label = "is no `Result`",
     note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
 )]
-pub trait Unlocked: Outcome {
+pub trait FromNotLocked: Outcome {
     /// Converts the failure.
     fn not_locked(not: NotLocked) -> Self;
 }
 
-impl<T, E: From<NotLocked>> Unlocked for Result<T, E> {
+impl<T, E: From<NotLocked>> FromNotLocked for Result<T, E> {
     fn not_locked(not: NotLocked) -> Self {
         Err(not.into())
     }
 }
 
 /// Converts the failure into the return type of the function.
-pub fn not_locked<R: Unlocked>(not: NotLocked) -> R {
+pub fn not_locked<R: FromNotLocked>(not: NotLocked) -> R {
     R::not_locked(not)
 }
 
