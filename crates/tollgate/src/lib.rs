@@ -111,7 +111,7 @@ pub use decision::{Blocked, Finding, Outage, Reason, Ruling, Source};
 pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};
 pub use limiter::{Limiter, StaleRules};
 pub use locks::{
-    Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, Protected,
+    Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, ProtectedOutput,
     Release, Waiter,
 };
 #[cfg(feature = "macros")]

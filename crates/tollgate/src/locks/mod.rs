@@ -33,7 +33,7 @@ use std::time::Duration;
 use tollgate_core::lock::{Fence, Lease, MAX_LABEL, Owner};
 
 pub use error::LockError;
-pub use guard::{LockGuard, Loss, Protected, Release};
+pub use guard::{LockGuard, Loss, ProtectedOutput, Release};
 pub use hold::LockState;
 pub use lock_queue::Waiter;
 #[cfg(feature = "macros")]
