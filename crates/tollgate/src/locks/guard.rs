@@ -43,12 +43,12 @@ impl<T> ProtectedOutput<T> {
     }
 }
 
-pub(crate) type Releasing<'a> =
+pub(crate) type ReleaseFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Release, LockError>> + Send + 'a>>;
 
 /// Gives the hold of a guard back, on any store.
 pub(crate) trait HoldReleaser: Send + Sync {
-    fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a>;
+    fn release<'a>(&'a self, hold: &'a Hold) -> ReleaseFuture<'a>;
     fn give_back(&self, hold: Arc<Hold>);
 }
 
