@@ -108,7 +108,7 @@ pub use admission::Admission;
 pub use builder::{Builder, DenyCacheMode};
 pub use check::throttle_key;
 pub use decision::{Blocked, Finding, Outage, Reason, Ruling, Source};
-pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};
+pub use explain::{ExplainedCounter, ExplainedOutcome, ExplainedRule, Explanation};
 pub use limiter::{Limiter, StaleRules};
 pub use locks::{
     Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, ProtectedOutput,
