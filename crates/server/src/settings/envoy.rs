@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tollgate::envoy::{self, Conduct};
+use tollgate::envoy::{self, CallPolicy};
 use tollgate::rules::declaration::OnOutage;
 
 use super::Options;
@@ -107,7 +107,7 @@ impl EnvoySettings {
             EnvoyOnOutage::Refuse => OnOutage::Refuse,
         };
         let calls = GrpcSettings {
-            conduct: Conduct::DEFAULT.charging(charge).in_outages(on_outage),
+            policy: CallPolicy::DEFAULT.charging(charge).in_outages(on_outage),
             enforcement: options.envoy_mode.unwrap_or_default(),
             headers: options.envoy_headers.take().and_then(|headers| headers.0),
             metadata: options.envoy_metadata.unwrap_or_default(),
@@ -141,8 +141,8 @@ mod tests {
         let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
         assert_eq!(domains, EnvoyDomains::Merge);
-        let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
-        assert_eq!(calls.conduct, conduct.in_outages(OnOutage::Refuse));
+        let policy = CallPolicy::DEFAULT.charging(envoy::Charge::All);
+        assert_eq!(calls.policy, policy.in_outages(OnOutage::Refuse));
         assert_eq!(calls.enforcement, Enforcement::Shadow);
         assert_eq!(calls.headers, Some(HeaderNames::default()));
         assert_eq!(calls.metadata, Metadata::Include);

@@ -1,6 +1,6 @@
 //! Behaviour of Envoy's calls, the same for all of them.
 
-use tollgate::envoy::Conduct;
+use tollgate::envoy::CallPolicy;
 
 use crate::words::{from_text, from_word, words};
 
@@ -9,7 +9,7 @@ use crate::words::{from_text, from_word, words};
 #[non_exhaustive]
 pub struct GrpcSettings {
     /// Charges, and behaviour in an outage.
-    pub conduct: Conduct,
+    pub policy: CallPolicy,
     /// Enforcement of limits.
     pub enforcement: Enforcement,
     /// The headers that Envoy adds to responses; none unless named.
