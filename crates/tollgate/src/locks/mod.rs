@@ -47,7 +47,7 @@ use crate::chance::{self, Names};
 use crate::clock::{self, after};
 use crate::observer::{Observer, Observers};
 use acquisition::LockPatience;
-use hold::{LockRequest, Upkeep};
+use hold::{LeaseMode, LockRequest};
 use lease_renewer::RenewerThread;
 use lock_queue::LockQueues;
 
@@ -370,18 +370,18 @@ impl<S: LockStore> Lock<S> {
         wait: Duration,
         lease: Duration,
     ) -> Result<Option<LockGuard>, LockError> {
-        let request = self.request(Lease::new(lease)?, Upkeep::Fixed);
+        let request = self.request(Lease::new(lease)?, LeaseMode::Fixed);
         self.shared.acquire(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
     fn renewed(&self) -> LockRequest {
-        self.request(self.lease.unwrap_or(self.shared.settings.lease), Upkeep::Renewed)
+        self.request(self.lease.unwrap_or(self.shared.settings.lease), LeaseMode::Renewed)
     }
 
-    fn request(&self, lease: Lease, upkeep: Upkeep) -> LockRequest {
+    fn request(&self, lease: Lease, lease_mode: LeaseMode) -> LockRequest {
         let owner = self.owner.clone().unwrap_or_else(|| self.shared.new_owner());
         let (name, shared_owner) = (self.name.clone(), self.owner.is_some());
-        LockRequest { name, kind: self.kind, owner, shared_owner, lease, upkeep }
+        LockRequest { name, kind: self.kind, owner, shared_owner, lease, lease_mode }
     }
 }
 
