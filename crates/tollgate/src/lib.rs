@@ -76,7 +76,6 @@ mod admission;
 #[cfg(any(feature = "tower", feature = "macros"))]
 mod attribute_value;
 mod builder;
-mod chance;
 mod check;
 mod clock;
 mod decision;
@@ -91,6 +90,7 @@ mod limiter;
 pub mod locks;
 mod observer;
 mod permits;
+mod random;
 mod rate_limiter;
 #[cfg(feature = "macros")]
 mod refused;

@@ -28,8 +28,8 @@ use tollgate_embedded::EmbeddedStore;
 use super::debts::{DebtTracking, Debts, Settlement};
 use super::lossy_map::{CounterHash, LossyMap};
 use super::plan::{OwnedCounter, Plan, counts_holders, spent, under};
-use crate::chance::Names;
 use crate::clock::{self, Instant, LocalClock, after};
+use crate::random::IdGenerator;
 
 /// The most counters whose last answer is remembered, and the most local counters.
 pub(crate) const CAPACITY: usize = 65_536;
@@ -288,7 +288,7 @@ impl OutageFallback {
     }
 
     /// The settlement of a counter's debt, if it has one, as far as the debt still counts.
-    pub(crate) fn settlement(&self, hash: CounterHash, names: &Names) -> Option<Settlement> {
+    pub(crate) fn settlement(&self, hash: CounterHash, names: &IdGenerator) -> Option<Settlement> {
         let used = |counter: &OwnedCounter, share: &Limit| {
             let Some(key) = counter.key() else { return 0 };
             share.quota().burst().get().saturating_sub(self.remaining(key, share))

@@ -43,9 +43,9 @@ pub use tollgate_core::lock::{
     OwnerError, Page, Replicas,
 };
 
-use crate::chance::{self, Names};
 use crate::clock::{self, after};
 use crate::observer::{Observer, Observers};
+use crate::random::{self, IdGenerator};
 use acquisition::LockPatience;
 use hold::{LeaseMode, LockRequest};
 use lease_renewer::RenewerThread;
@@ -85,7 +85,7 @@ impl<S: LockStore> Clone for Locks<S> {
 pub(crate) struct LocksShared<S: LockStore> {
     thread: Arc<RenewerThread<S>>,
     queues: Arc<LockQueues>,
-    ids: Names,
+    ids: IdGenerator,
     process: u128,
     owners: AtomicU64,
     settings: LockSettings,
@@ -452,8 +452,8 @@ impl<S: LockStore> LocksBuilder<S> {
         let shared = LocksShared {
             thread: Arc::new(thread),
             queues: Arc::new(LockQueues::new(self.max_waiting)),
-            ids: Names::new(),
-            process: u128::from_le_bytes(chance::secret()),
+            ids: IdGenerator::new(),
+            process: u128::from_le_bytes(random::secret()),
             owners: AtomicU64::new(1),
             settings: self.settings,
         };
