@@ -11,8 +11,8 @@
 //!
 //! A charge with patience may be granted a place in the future, and a debit may leave debt. Both
 //! put the arrival time further ahead than a full burst. Otherwise only a clock that stepped back
-//! can do that, so the state then also records when it was written, see [`AheadReason`]. While places in
-//! the future are taken, only the last of them can be credited: moving up those behind it would
+//! can do that, so the state then also records when it was written, see [`AheadReason`]. While places
+//! in the future are taken, only the last of them can be credited: moving up those behind it would
 //! make two grants closer than the rate allows.
 //!
 //! `leaky_queue.rs` has the queue, whose grants are spaced one by one.
@@ -241,7 +241,7 @@ pub enum ImmediateTake {
 }
 
 impl BucketPlan {
-    /// Takes `cost` without patience from a bucket that is not [`AheadReason`], as nearly every charge
+    /// Takes `cost` without patience from a bucket within its burst, as nearly every charge
     /// does. The result equals that of settling, deciding and applying, in a few instructions; the
     /// arrival time moves if the take passes. `None` for a cost of zero or above the capacity, and
     /// for a backlog above the burst: settle, decide and apply then.
