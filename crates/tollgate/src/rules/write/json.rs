@@ -1,6 +1,6 @@
 //! A tree as JSON. Long lists and maps take several lines.
 
-use super::quote::{Astral, quoted};
+use super::quote::{SupplementaryEscape, quoted};
 use super::{InLine, ONE_LINE, OutputTree, is_spread};
 
 const IN_LINE: InLine = InLine { key: text, text, between: ": " };
@@ -64,5 +64,5 @@ fn spread_of(key: &str) -> Spread {
 }
 
 fn text(text: &str) -> String {
-    quoted(text, Astral::Pair)
+    quoted(text, SupplementaryEscape::SurrogatePair)
 }

@@ -26,7 +26,7 @@ pub(super) fn declaration(declaration: &Declaration, format: Format) -> String {
 /// Appends a text as a JSON string.
 #[cfg(feature = "tower")]
 pub(crate) fn push_json_string(out: &mut String, text: &str) {
-    quote::push_quoted(out, text, quote::Astral::Pair);
+    quote::push_quoted(out, text, quote::SupplementaryEscape::SurrogatePair);
 }
 
 /// A tree to print: like a parsed tree, without places.

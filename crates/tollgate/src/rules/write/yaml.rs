@@ -2,7 +2,7 @@
 
 use super::super::node::Value;
 use super::super::yaml::plain;
-use super::quote::{Astral, quoted};
+use super::quote::{SupplementaryEscape, quoted};
 use super::{InLine, ONE_LINE, OutputTree, is_spread};
 
 const IN_LINE: InLine = InLine { key: scalar, text: scalar, between: ": " };
@@ -62,7 +62,7 @@ fn list(out: &mut String, items: &[OutputTree], indent: usize, spread: bool) {
 
 /// A text, without quotes if every YAML parser of any version reads it as that text.
 fn scalar(text: &str) -> String {
-    if is_plain(text) { text.to_owned() } else { quoted(text, Astral::Long) }
+    if is_plain(text) { text.to_owned() } else { quoted(text, SupplementaryEscape::EightDigits) }
 }
 
 fn is_plain(text: &str) -> bool {
