@@ -84,6 +84,6 @@ impl OutputTree {
 const ONE_LINE: usize = 80;
 
 /// True if the value of this key always takes several lines, because people read down it.
-fn is_spread(key: &str) -> bool {
+fn is_multiline(key: &str) -> bool {
     matches!(key, "domains" | "rules" | "limits" | "lists")
 }
