@@ -70,7 +70,7 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod impls;
+mod trait_macros;
 
 mod admission;
 #[cfg(any(feature = "tower", feature = "macros"))]
