@@ -10,10 +10,10 @@ use tollgate::envoy::{self, CallPolicy};
 use tollgate::rules::declaration::OnOutage;
 
 use super::Options;
+use crate::enum_text::{impl_deserialize, impl_from_str, text_enum};
 use crate::protocols::grpc::{GrpcSettings, HeaderNames};
-use crate::words::{from_text, from_word, words};
 
-words! {
+text_enum! {
     /// Handling of a domain in several files.
     #[derive(Default)]
     pub enum EnvoyDomains {
@@ -25,7 +25,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Charges of a call with a descriptor over its limit.
     #[derive(Default)]
     pub enum EnvoyCharge {
@@ -37,7 +37,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Answer while the store is unreachable.
     #[derive(Default)]
     pub enum EnvoyOnOutage {
@@ -80,8 +80,8 @@ impl FromStr for EnvoyHeaders {
     }
 }
 
-from_word!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage);
-from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyHeaders);
+impl_from_str!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage);
+impl_deserialize!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyHeaders);
 
 /// Settings for Envoy's calls.
 #[derive(Clone, Debug, Default)]
