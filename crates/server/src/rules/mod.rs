@@ -8,17 +8,17 @@
 //! | Part | Does |
 //! |---|---|
 //! | `file`, `watch` | a file: reads and writes, notices |
-//! | `stored`, `edition` | a set in Redis, and its errors |
+//! | `stored`, `record` | a set in Redis, and its errors |
 //! | `hashes` | rules that another system keeps as hashes |
 //! | `last_good` | the last good rules, in a directory |
 //! | `connection`, `change_notices` | the connection to Redis, and messages over another |
 
 mod change_notices;
 mod connection;
-mod edition;
 mod file;
 pub(crate) mod hashes;
 mod last_good;
+mod record;
 mod stored;
 mod watch;
 

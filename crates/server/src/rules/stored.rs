@@ -13,7 +13,7 @@ use tollgate::redis::Config;
 use tollgate::rules::{self, Format};
 
 use super::connection::{self, RulesConnection};
-use super::edition::{self, Edition, EditionLookup};
+use super::record::{self, RulesRecord, RulesRecordLookup};
 use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
 use crate::state::ServerState;
@@ -93,10 +93,10 @@ impl StoredSet {
             (Some(Some(word)), ..) if word == b"same" => known,
             _ => Vec::new(),
         };
-        let taken = match edition::read(&self.key, words) {
-            Ok(EditionLookup::Same) => return Ok(None),
-            Ok(EditionLookup::Edition(edition)) => take(server, &self.key, *edition).await,
-            Ok(EditionLookup::Nothing) => Err(RulesError::Unreadable(format!(
+        let taken = match record::read(&self.key, words) {
+            Ok(RulesRecordLookup::Same) => return Ok(None),
+            Ok(RulesRecordLookup::Record(record)) => take(server, &self.key, *record).await,
+            Ok(RulesRecordLookup::Nothing) => Err(RulesError::Unreadable(format!(
                 "no rules at {} in Redis: add some with `tollgate rules put`",
                 self.key
             ))),
@@ -108,11 +108,11 @@ impl StoredSet {
         taken
     }
 
-    /// Applies the edition before, for a server that has never had rules.
+    /// Applies the previous record, for a server that has never had rules.
     async fn fall_back(&self, server: &Arc<ServerState>, state: &mut StoredState) {
         if let Ok(words) = self.words(state, &self.before, b"").await
-            && let Ok(EditionLookup::Edition(edition)) = edition::read(&self.before, words)
-            && let Ok(Some(applied)) = take(server, &self.before, *edition).await
+            && let Ok(RulesRecordLookup::Record(record)) = record::read(&self.before, words)
+            && let Ok(Some(applied)) = take(server, &self.before, *record).await
         {
             tracing::warn!(
                 version = applied.to,
@@ -146,11 +146,11 @@ impl StoredSet {
         // Before anything is written; it is checked again when the set is applied.
         server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
-        let sum = edition::sum_of(version, format, &text);
+        let sum = record::sum_of(version, format, &text);
         let mut state = self.state.lock().await;
         let applies = server.limiter.rules().version();
         let args = [expected.to_string(), applies.to_string(), version.to_string(), sum.clone()];
-        let words = [edition::name_of(format), by, &text, &self.channel];
+        let words = [record::name_of(format), by, &text, &self.channel];
         let args: Vec<&[u8]> =
             args.iter().map(String::as_bytes).chain(words.map(str::as_bytes)).collect();
         let keys = [self.key.as_bytes(), self.before.as_bytes()];
@@ -181,13 +181,13 @@ impl StoredSet {
     /// applies nowhere, so reading the rules again would not tell its version.
     async fn conflict(&self, state: &mut StoredState, present: u64) -> RulesError {
         let found = match self.words(state, &self.key, b"").await {
-            Ok(words) => edition::read(&self.key, words),
+            Ok(words) => record::read(&self.key, words),
             Err(_) => return RulesError::Conflict { present },
         };
         let wrong = match found {
-            Ok(EditionLookup::Edition(edition)) => {
+            Ok(RulesRecordLookup::Record(record)) => {
                 let key = self.key.clone();
-                let loading = tokio::task::spawn_blocking(move || edition::load(&key, &edition));
+                let loading = tokio::task::spawn_blocking(move || record::load(&key, &record));
                 loading.await.ok().and_then(Result::err)
             }
             Ok(_) => None,
@@ -218,15 +218,15 @@ async fn checked(
 async fn take(
     server: &Arc<ServerState>,
     key: &str,
-    edition: Edition,
+    record: RulesRecord,
 ) -> Result<Option<RulesChange>, RulesError> {
     let key = key.to_owned();
     blocking(server, move |server| {
-        let set = edition::load(&key, &edition)?;
+        let set = record::load(&key, &record)?;
         let taken = server.rules.take(&server.limiter, set);
         if let Ok(Some(applied)) = &taken {
-            let (from, to, by) = (applied.from, applied.to, edition::shown(edition.by.as_bytes()));
-            let at_us = edition.at_us;
+            let (from, to, by) = (applied.from, applied.to, record::shown(record.by.as_bytes()));
+            let at_us = record.at_us;
             tracing::info!(audit = true, from, version = to, by, at_us, "applied rules from Redis");
         }
         taken

@@ -17,7 +17,7 @@ use tollgate::rules::Format;
 use self::rule::{Fields, unquoted};
 use self::table::{KnownHashes, Rows, rule_set};
 use super::connection::RulesConnection;
-use super::edition::shown;
+use super::record::shown;
 use super::stored::{ReadMode, blocking};
 use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;

@@ -10,7 +10,7 @@ use tollgate::rules::declaration::{Limitation, Mode, Pattern, Rule, Value};
 use tollgate::{Algorithm, Quota};
 use tollgate::{FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
 
-use crate::rules::edition::shown;
+use crate::rules::record::shown;
 
 /// The fields, in the order in which they are read.
 pub(crate) const FIELDS: [&str; 8] = [

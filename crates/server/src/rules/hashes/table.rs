@@ -15,7 +15,7 @@ use tollgate::rules::declaration::{Declaration, Domain};
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
 use crate::rules::connection::{RulesConnection, words};
-use crate::rules::edition::shown;
+use crate::rules::record::shown;
 use crate::rules::stored::ReadMode;
 
 /// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
