@@ -128,8 +128,8 @@ impl Server {
         if let Some(tls) = self.state.tls.clone() {
             let _ = tokio::task::spawn_blocking(move || tls.look()).await;
         }
-        rules::look(&self.state).await;
-        envoy::look(&self.state).await;
+        rules::reload(&self.state).await;
+        envoy::reload(&self.state).await;
     }
 
     /// Drains and ends, as on SIGTERM: turns readiness off, waits for `drain-delay`, and then lets
