@@ -1,5 +1,5 @@
-//! The same histories through the core and through the shipped script on a real server whose clock
-//! the test moves: who passed, every field of every answer, and what is stored.
+//! The replay: the same histories through core and through the shipped script, on a real server whose clock
+//! the test moves. It compares who passed, every field of every answer, and what is stored.
 
 #![expect(
     clippy::arithmetic_side_effects,

@@ -1,4 +1,4 @@
-//! State that all listeners share: one limiter, one set of rules, one account of what happened.
+//! The server state, which all listeners share: one limiter, one set of rules, one account of what happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

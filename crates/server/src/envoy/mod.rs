@@ -1,8 +1,8 @@
 //! The source of Envoy's rules while the server runs: files that are reloaded when they change, beside the
 //! rules of `crate::rules`.
 //!
-//! Both kinds are applied to one limiter on one store. A domain belongs to one of them: the second set that
-//! defines it is rejected, with an error that names both places (`DomainOwnership`). Invalid files change
+//! Both kinds are applied to one limiter on one store. Domain ownership: a domain belongs to one of them. The
+//! second set that defines it is rejected, with an error that names both places (`DomainOwnership`). Invalid files change
 //! nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the server counts
 //! the sets that it applies.
 //!

@@ -1,4 +1,4 @@
-//! The record of one version of the rules, as it is stored in Redis, and its errors.
+//! The rules record: one version of the rules as it is stored in Redis, and its errors.
 //!
 //! Pure: bytes in, a rule set or an error with its place out. `docs/keys.md` describes the hash,
 //! `lua/read.lua` and `lua/put.lua` are its other readers; change them together.
