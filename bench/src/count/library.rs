@@ -33,7 +33,7 @@ use axum::http::StatusCode;
 use tollgate::Limit;
 use tollgate::Limiter;
 use tollgate::TokenBucket;
-use tollgate::envoy::{Call, Code, Conduct, Descriptor, Entry, EnvoyRules};
+use tollgate::envoy::{Call, CallPolicy, Code, Descriptor, Entry, EnvoyRules};
 use tollgate::rules::declaration::Rule;
 use tollgate_bench::at_once;
 use tollgate_bench::count::{Case, KEYS, counted, keys, run, store, users};
@@ -129,7 +129,7 @@ fn envoy(requests: u64) {
         let user = [Entry { key: "tenant", value: "acme" }, Entry { key: "user", value: user }];
         let descriptors = [Descriptor::new(&path), Descriptor::new(&user)];
         let call = Call::new("shop", &descriptors);
-        let answer = at_once(limiter.should_rate_limit(&call, Conduct::DEFAULT));
+        let answer = at_once(limiter.should_rate_limit(&call, CallPolicy::DEFAULT));
         black_box(answer).expect("a call").code() == Code::Ok
     };
     counted(|| assert!(keys(requests).all(|key| passes(&users[key]))));

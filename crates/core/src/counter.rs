@@ -4,7 +4,7 @@
 //! revision converts the counter once; a lower one is judged by the newer limit that it finds. So
 //! two versions that alternate during a roll-out cannot refill each other.
 
-use crate::algorithm::bucket::Ahead;
+use crate::algorithm::bucket::AheadReason;
 use crate::algorithm::{Change, Effect, State};
 use crate::{Charge, Decision, Limit, Timestamp};
 
@@ -103,7 +103,7 @@ impl Counter {
         let (State::TokenBucket(bucket) | State::LeakyMeter(bucket)) = &mut self.state else {
             return None;
         };
-        if bucket.ahead != Ahead::No || !self.under.counts_like(charge.limit()) {
+        if bucket.ahead != AheadReason::WithinBurst || !self.under.counts_like(charge.limit()) {
             return None;
         }
         let take = plan.take_immediately(&mut bucket.arrival, cost, now)?;

@@ -1,4 +1,4 @@
-//! The name of a counter.
+//! Keys: the names of counters.
 
 use std::fmt;
 

@@ -73,7 +73,9 @@ pub use span::{Rate, Span};
 /// The plan, state and edit of each algorithm, for stores.
 #[cfg(feature = "store")]
 pub mod state {
-    pub use crate::algorithm::bucket::{Ahead, Bucket, BucketPlan, FURTHEST_US, ImmediateTake};
+    pub use crate::algorithm::bucket::{
+        AheadReason, Bucket, BucketPlan, FURTHEST_US, ImmediateTake,
+    };
     pub use crate::algorithm::concurrency::{ConcurrencyPlan, HeldPermit, Holders, HoldersEdit};
     pub use crate::algorithm::fixed_window::{FixedWindowPlan, MAX_USED, Window};
     pub use crate::algorithm::sliding_log::{

@@ -14,7 +14,7 @@ use tollgate_core::algorithm::{
 };
 use tollgate_core::state::MAX_USED;
 use tollgate_core::state::SmoothState;
-use tollgate_core::state::{Ahead, Bucket, FURTHEST_US};
+use tollgate_core::state::{AheadReason, Bucket, FURTHEST_US};
 use tollgate_core::state::{HeldPermit, Holders};
 use tollgate_core::testing::history::AlgorithmKind;
 use tollgate_core::testing::{Rng, oracle::Ledger};
@@ -316,14 +316,14 @@ fn what_lies_further_ahead_than_it_can_is_moved_back() {
     let (never, now) = (Timestamp::MAX, at(START));
     let arrival = Span { whole: u64::MAX, part: 0 };
     let bucket = |ahead| State::TokenBucket(Bucket { arrival, ahead });
-    let queue = State::LeakyQueue(Bucket { arrival, ahead: Ahead::Waiting(now) });
+    let queue = State::LeakyQueue(Bucket { arrival, ahead: AheadReason::Waiting(now) });
     let tickets = SmoothState { stored: 0.0, free_at: never, written_at: now };
     let hold = |holder, until| HeldPermit { holder: Holder(holder), until };
     let holders = Holders::restored(now, vec![hold(1, at(START + 5)), hold(2, never)]);
     let states = [
-        (limit(TokenBucket, "10 per 1h"), bucket(Ahead::No), 3_600 * SECOND),
-        (limit(TokenBucket, "10 per 1h"), bucket(Ahead::Debt(now)), FURTHEST_US),
-        (limit(TokenBucket, "10 per 1h"), bucket(Ahead::Waiting(at(0))), FURTHEST_US),
+        (limit(TokenBucket, "10 per 1h"), bucket(AheadReason::WithinBurst), 3_600 * SECOND),
+        (limit(TokenBucket, "10 per 1h"), bucket(AheadReason::Debt(now)), FURTHEST_US),
+        (limit(TokenBucket, "10 per 1h"), bucket(AheadReason::Waiting(at(0))), FURTHEST_US),
         (limit(LeakyQueue, "10 per 1h"), queue, FURTHEST_US),
         (limit(Smooth::bursty(), "1 per 1s"), State::Smooth(tickets), FURTHEST_US + SECOND + 1),
         (limit(Concurrency, "10 per 1s"), State::Concurrency(holders), FURTHEST_US / 12),

@@ -1,4 +1,4 @@
-//! Counters shared by the keys for which there was no room.
+//! Overflow: counters shared by the keys for which there was no room.
 //!
 //! Each limit has one, for all such keys. Their number is bounded: a limit beyond it refuses.
 

@@ -4,7 +4,7 @@
 //! (logs, panes, holders, smooth limiters, a bucket in debt, a count above 2³²) are in the shard's
 //! spill, and the slot has the index.
 
-use tollgate_core::state::{Ahead, Bucket, ImmediateTake, Window};
+use tollgate_core::state::{AheadReason, Bucket, ImmediateTake, Window};
 use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
@@ -52,9 +52,9 @@ impl Slot {
     #[inline]
     pub(crate) fn inline(fingerprint: Fingerprint, limit: LimitId, state: &State) -> Option<Self> {
         let (word, part) = match state {
-            State::TokenBucket(Bucket { arrival, ahead: Ahead::No })
-            | State::LeakyMeter(Bucket { arrival, ahead: Ahead::No })
-            | State::LeakyQueue(Bucket { arrival, ahead: Ahead::No }) => {
+            State::TokenBucket(Bucket { arrival, ahead: AheadReason::WithinBurst })
+            | State::LeakyMeter(Bucket { arrival, ahead: AheadReason::WithinBurst })
+            | State::LeakyQueue(Bucket { arrival, ahead: AheadReason::WithinBurst }) => {
                 (arrival.whole, arrival.part)
             }
             State::FixedWindow(Window { start, used }) => (start.as_micros(), *used),
@@ -82,7 +82,8 @@ impl Slot {
             return None;
         }
         let part = u64::from(self.small);
-        let bucket = Bucket { arrival: Span { whole: self.word, part }, ahead: Ahead::No };
+        let bucket =
+            Bucket { arrival: Span { whole: self.word, part }, ahead: AheadReason::WithinBurst };
         Some(match under.algorithm() {
             Algorithm::TokenBucket(_) => State::TokenBucket(bucket),
             Algorithm::LeakyMeter(_) => State::LeakyMeter(bucket),

@@ -1,4 +1,4 @@
-//! States that do not fit into a slot.
+//! The spill: states that do not fit into a slot.
 
 use tollgate_core::State;
 

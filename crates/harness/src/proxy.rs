@@ -1,4 +1,4 @@
-//! A TCP proxy with the faults of networks.
+//! The fault proxy: a TCP proxy with the faults of networks.
 //!
 //! Two threads for each connection, one for each direction, and one that accepts. This file has the
 //! connections and their ends; `pump.rs` applies faults to bytes.

@@ -7,7 +7,7 @@ use syn::{Error, Expr, Ident, Lit, LitStr, Token};
 use tollgate_core::Algorithm;
 use tollgate_core::rule::bounds::{MAX_BY, MAX_LIMITS};
 
-use crate::by::{self, KeyPart};
+use crate::key_parts::{self, KeyPart};
 use crate::nearest::nearest;
 use crate::quota::{self, CheckedLimit};
 
@@ -72,7 +72,7 @@ impl LimitArguments {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();
         match text.as_str() {
-            "by" => once(&mut self.by, &name, by::read(input.parse()?)?),
+            "by" => once(&mut self.by, &name, key_parts::read(input.parse()?)?),
             "rule" => once(&mut self.rule, &name, called(&text, input)?),
             "domain" => once(&mut self.domain, &name, called(&text, input)?),
             "message" => once(&mut self.message, &name, literal(&text, input)?),

@@ -10,8 +10,8 @@ use syn::spanned::Spanned;
 use syn::{AttrStyle, Attribute, Block, Expr, Ident, ItemFn, ReturnType};
 
 use crate::arguments::LimitArguments;
-use crate::by::KeyPart;
 use crate::function::FunctionLimits;
+use crate::key_parts::KeyPart;
 
 /// The function under its limits.
 pub(crate) fn expand(limits: &FunctionLimits, function: &ItemFn) -> TokenStream {

@@ -7,8 +7,8 @@ use syn::{Attribute, Error, ItemFn, Meta, ReturnType};
 use tollgate_core::Request;
 
 use crate::arguments::LimitArguments;
-use crate::by::KeyPart;
 use crate::expand::expand;
+use crate::key_parts::KeyPart;
 use crate::lock;
 
 /// Expands the attribute with these arguments at this item.

@@ -17,9 +17,9 @@
 #![allow(clippy::arithmetic_side_effects, reason = "counts arguments and letters of source code")]
 
 mod arguments;
-mod by;
 mod expand;
 mod function;
+mod key_parts;
 mod lock;
 mod nearest;
 mod quota;

@@ -1,4 +1,4 @@
-//! The queue of callers that wait for a batch to be sent to Redis.
+//! The batch queue: callers that wait for a batch to be sent to Redis.
 //!
 //! Callers fill the open batch at its end; the driver takes another. So neither touches more than a
 //! pointer of what the other works on.

@@ -1,4 +1,4 @@
-//! The breaker: decides whether Redis is worth asking.
+//! The circuit breaker: decides whether Redis is worth asking.
 //!
 //! A pure state machine: its caller passes each event and its time. It opens after failures
 //! in a row that span some time, or when a probe is not answered. Only a successful probe closes it:

@@ -1,5 +1,5 @@
-//! The same histories through the core and through the shipped script on a real server whose clock
-//! the test moves: who passed, every field of every answer, and what is stored.
+//! The replay: the same histories through core and through the shipped script, on a real server whose clock
+//! the test moves. It compares who passed, every field of every answer, and what is stored.
 
 #![expect(
     clippy::arithmetic_side_effects,
@@ -31,7 +31,7 @@ use crate::link::{Call, Reply};
 use crate::{keys, layout, script::SCRIPT};
 
 /// The script behind a blocking connection.
-struct Scripted {
+struct ScriptStore {
     /// Ends with the test.
     #[expect(dead_code, reason = "kept alive")]
     server: RedisServer,
@@ -47,7 +47,7 @@ struct Scripted {
     refused: Cell<usize>,
 }
 
-impl Scripted {
+impl ScriptStore {
     fn start() -> Self {
         let clock = ServerClock::new().unwrap();
         // Keys that nobody touches would be expired by a timer in real time: a clock that jumps
@@ -88,7 +88,7 @@ impl Scripted {
     }
 }
 
-impl Scripted {
+impl ScriptStore {
     /// Runs the requests here and on the model, and compares every answer and every stored value.
     fn answers_as<'c, C: AsRef<[Charge<'c>]>>(
         &self,
@@ -138,7 +138,7 @@ fn charge<'c>(key: &'c str, limit: &'c Limit, op: Op) -> Charge<'c> {
     Charge::new(Key::new(key).unwrap(), limit, op).unwrap()
 }
 
-impl StoreUnderTest for Scripted {
+impl StoreUnderTest for ScriptStore {
     fn charge(&self, batch: &[Request<'_>]) -> Vec<Answer> {
         for charge in batch.iter().flat_map(|request| request.charges()) {
             let kind = AlgorithmKind::of(&charge.limit().algorithm());
@@ -253,26 +253,26 @@ fn steps() -> u64 {
 
 fn replay(clockwork: ClockMode, edits: Edits) {
     let seed = std::env::var("TOLLGATE_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let scripted = Scripted::start();
+    let store = ScriptStore::start();
     // Histories end after a while, and new ones begin on new keys.
     for round in 0..steps() / 2_000 {
-        suite::replay(&scripted, clockwork, edits, seed + round, 2_000);
+        suite::replay(&store, clockwork, edits, seed + round, 2_000);
         if steps() > 48_000 {
             eprintln!("{clockwork:?} {edits:?}: {} of {} batches", (round + 1) * 2_000, steps());
         }
     }
-    let charged = scripted.charged.borrow();
+    let charged = store.charged.borrow();
     for kind in AlgorithmKind::ALL {
         let count = charged.get(&kind).copied().unwrap_or(0);
         assert!(count >= steps() / 48 * 25, "{kind:?} was charged {count} times only");
     }
-    assert_eq!(scripted.tally.borrow().converted > 0, edits == Edits::Live);
-    assert_eq!(scripted.tally.borrow().poisoned, 0);
+    assert_eq!(store.tally.borrow().converted > 0, edits == Edits::Live);
+    assert_eq!(store.tally.borrow().poisoned, 0);
 }
 
 #[test]
 fn the_rest_of_a_conversion_counts_until_the_next_look() {
-    let scripted = Scripted::start();
+    let store = ScriptStore::start();
     let mut model = StoreModel::default();
     let slow = limit(TokenBucket, "1_000 per 1s");
     let fast = limit(TokenBucket, "1_000_000 per 1s").with_revision(Revision(1));
@@ -283,14 +283,14 @@ fn the_rest_of_a_conversion_counts_until_the_next_look() {
     {
         let now = Timestamp::from_micros(START + after);
         let charges = [charge("k", &limit, op)];
-        scripted.answers_as(&mut model, &[charges], now, format_args!("after {after} µs"));
+        store.answers_as(&mut model, &[charges], now, format_args!("after {after} µs"));
     }
 }
 
 /// More entries than are scaled one by one, and more than the lower count lets stay.
 #[test]
 fn a_long_log_is_carried_over_as_core_does() {
-    let scripted = Scripted::start();
+    let store = ScriptStore::start();
     let log = |quota, revision| limit(SlidingLog, quota).with_revision(Revision(revision));
     let old = log("5_000 per 1m", 1);
     let edits = [
@@ -312,7 +312,7 @@ fn a_long_log_is_carried_over_as_core_does() {
             let mut at = START;
             let mut ask = |limit: &Limit, op: Op, at: u64| {
                 let now = Timestamp::from_micros(at);
-                scripted.answers_as(&mut model, &[[charge(&key, limit, op)]], now, limit);
+                store.answers_as(&mut model, &[[charge(&key, limit, op)]], now, limit);
             };
             for _ in 0..700 {
                 at += rng.within(1, 8_000);
@@ -331,7 +331,7 @@ fn a_long_log_is_carried_over_as_core_does() {
 /// the count, credits, and groups.
 #[test]
 fn charges_that_share_a_log_are_answered_as_in_core() {
-    let scripted = Scripted::start();
+    let store = ScriptStore::start();
     let mut rng = Rng::new(12);
     let mut at = START;
     for round in 0..60 {
@@ -354,10 +354,10 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
             };
             let batch: [Vec<Charge<'_>>; 3] =
                 [1, 2, 4].map(|n| (0..n).map(|_| any_charge()).collect());
-            scripted.answers_as(&mut model, &batch, now, limit);
+            store.answers_as(&mut model, &batch, now, limit);
         }
     }
-    scripted.has_decided(4_000, 4_000);
+    store.has_decided(4_000, 4_000);
 }
 
 /// Batches of equal takes from different buckets, which the script does in another way than all
@@ -365,7 +365,7 @@ fn charges_that_share_a_log_are_answered_as_in_core() {
 /// the future. The clock may step back.
 #[test]
 fn equal_takes_are_answered_as_in_core() {
-    let scripted = Scripted::start();
+    let store = ScriptStore::start();
     let mut rng = Rng::new(13);
     let mut at = START;
     for round in 0..120 {
@@ -394,10 +394,10 @@ fn equal_takes_are_answered_as_in_core() {
                     if odd { [charge.with_patience(Duration::from_millis(300))] } else { [charge] }
                 })
                 .collect();
-            scripted.answers_as(&mut model, &charges, now, format_args!("{limit}, {step}"));
+            store.answers_as(&mut model, &charges, now, format_args!("{limit}, {step}"));
         }
     }
-    scripted.has_decided(10_000, 5_000);
+    store.has_decided(10_000, 5_000);
 }
 
 #[test]
@@ -437,7 +437,7 @@ fn takes_from_windows_and_buckets_are_answered_as_in_core() {
 /// Requests of one to four takes under several limits, some of them several times in a row, and now and
 /// then a debit. The clock may step back.
 fn takes_are_answered_as_in_core(limits: [Limit; 4]) {
-    let scripted = Scripted::start();
+    let store = ScriptStore::start();
     let mut rng = Rng::new(14);
     let mut at = START;
     for round in 0..60 {
@@ -462,15 +462,15 @@ fn takes_are_answered_as_in_core(limits: [Limit; 4]) {
                     vec![charges; rng.pick(&[1, 1, 1, 2, 6])]
                 })
                 .collect();
-            scripted.answers_as(&mut model, &charges, now, round);
+            store.answers_as(&mut model, &charges, now, round);
         }
     }
-    scripted.has_decided(5_000, 5_000);
+    store.has_decided(5_000, 5_000);
 }
 
 #[test]
 fn every_sentence_about_stores_holds() {
-    suite::all(&Scripted::start(), 1, 50);
+    suite::all(&ScriptStore::start(), 1, 50);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Wrong tokens: counted for each listener, and logged within bounds.
+//! Failed logins: wrong tokens, counted for each listener and logged within bounds.
 //!
 //! At the admin listener an address with too many wrong tokens has to wait. At the other listeners it does
 //! not: clients behind one proxy share an address, and an old token of one client must not lock out the

@@ -9,6 +9,7 @@
 mod accept;
 pub mod admin;
 pub mod cli;
+mod enum_text;
 pub mod envoy;
 mod failed_logins;
 #[cfg(test)]
@@ -25,7 +26,6 @@ mod store;
 mod sync;
 pub mod telemetry;
 pub mod tls;
-mod words;
 
 pub use listener::{Listener, PerListener};
 pub use server::{Server, StartError};

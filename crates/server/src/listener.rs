@@ -1,7 +1,7 @@
 //! The listeners of a server: one table, which settings, addresses, the banner, metrics and the
 //! drain go over.
 //!
-//! A new listener is a variant of [`Listener`], its row in [`TABLE`], its flag in
+//! A new listener is a variant of [`Listener`], its entry in [`TABLE`], its flag in
 //! [`Options`] and a row in `docs/server.md`.
 
 use std::io;
@@ -28,7 +28,7 @@ pub enum Listener {
 }
 
 /// One listener, as the rest of the server sees it.
-struct Row {
+struct ListenerSpec {
     /// Its flag, and its name in metrics, logs and the banner.
     name: &'static str,
     /// On loopback, unless its setting says otherwise.
@@ -50,8 +50,8 @@ enum Transport {
 }
 
 /// In the order of [`Listener::ALL`].
-static TABLE: [Row; Listener::ALL.len()] = [
-    Row {
+static TABLE: [ListenerSpec; Listener::ALL.len()] = [
+    ListenerSpec {
         name: "http",
         default_port: 8080,
         transport: Transport::Web,
@@ -59,7 +59,7 @@ static TABLE: [Row; Listener::ALL.len()] = [
         setting: |options| options.http,
         start: |bound| Box::pin(protocols::http::start(bound)),
     },
-    Row {
+    ListenerSpec {
         name: "grpc",
         default_port: 8081,
         transport: Transport::Web,
@@ -67,7 +67,7 @@ static TABLE: [Row; Listener::ALL.len()] = [
         setting: |options| options.grpc,
         start: |bound| Box::pin(protocols::grpc::start(bound)),
     },
-    Row {
+    ListenerSpec {
         name: "resp",
         default_port: 6380,
         transport: Transport::Clear("redis"),
@@ -75,7 +75,7 @@ static TABLE: [Row; Listener::ALL.len()] = [
         setting: |options| options.resp,
         start: |bound| Box::pin(protocols::resp::start(bound)),
     },
-    Row {
+    ListenerSpec {
         name: "admin",
         default_port: 9091,
         transport: Transport::Web,
@@ -91,22 +91,22 @@ impl Listener {
 
     /// Its name: of its flag, in metrics and in logs.
     pub fn name(self) -> &'static str {
-        self.row().name
+        self.spec().name
     }
 
     /// Purpose, in a few words.
     pub fn serves(self) -> &'static str {
-        self.row().serves
+        self.spec().serves
     }
 
     /// Address unless a setting names another.
     pub fn default_address(self) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, self.row().default_port))
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.spec().default_port))
     }
 
     /// The scheme of its URLs, on a server that has a certificate or not.
     pub(crate) fn scheme(self, has_certificate: bool) -> &'static str {
-        match self.row().transport {
+        match self.spec().transport {
             Transport::Web if has_certificate => "https",
             Transport::Web => "http",
             Transport::Clear(scheme) => scheme,
@@ -115,15 +115,15 @@ impl Listener {
 
     /// Address in the options, if they name one.
     pub(crate) fn setting(self, options: &Options) -> Option<ListenAddress> {
-        (self.row().setting)(options)
+        (self.spec().setting)(options)
     }
 
     /// Begins to serve.
     pub(crate) fn start(self, bound: BoundListener) -> StartFuture {
-        (self.row().start)(bound)
+        (self.spec().start)(bound)
     }
 
-    fn row(self) -> &'static Row {
+    fn spec(self) -> &'static ListenerSpec {
         &TABLE[self.index()]
     }
 

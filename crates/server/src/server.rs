@@ -126,10 +126,10 @@ impl Server {
     /// Reloads the rules and the certificate, as on SIGHUP.
     pub async fn reload(&self) {
         if let Some(tls) = self.state.tls.clone() {
-            let _ = tokio::task::spawn_blocking(move || tls.look()).await;
+            let _ = tokio::task::spawn_blocking(move || tls.reload()).await;
         }
-        rules::look(&self.state).await;
-        envoy::look(&self.state).await;
+        rules::reload(&self.state).await;
+        envoy::reload(&self.state).await;
     }
 
     /// Drains and ends, as on SIGTERM: turns readiness off, waits for `drain-delay`, and then lets

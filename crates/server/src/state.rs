@@ -1,4 +1,4 @@
-//! State that all listeners share: one limiter, one set of rules, one account of what happened.
+//! The server state, which all listeners share: one limiter, one set of rules, one account of what happened.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,6 +7,7 @@ use std::time::Duration;
 use tollgate::Ask;
 use tollgate::{Admission, Limiter};
 
+use crate::enum_text::text_enum;
 use crate::envoy::EnvoyRuleSource;
 use crate::failed_logins::FailedLogins;
 use crate::listener::PerListener;
@@ -19,7 +20,6 @@ use crate::telemetry::events::Events;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::refusals::{RefusalLog, RefusalRecord};
 use crate::tls::Tls;
-use crate::words::words;
 
 /// State that all listeners share.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub struct Connections {
     pub timed_out: AtomicU64,
 }
 
-words! {
+text_enum! {
     /// Readiness of a server for requests.
     pub enum Readiness {
         /// Ready for requests.

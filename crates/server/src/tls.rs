@@ -49,8 +49,8 @@ pub enum Alpn {
 pub struct Tls {
     files: TlsFiles,
     present: ArcSwap<ServerConfigs>,
-    /// The bytes that were looked at last, so that the same ones are not judged twice.
-    seen: Mutex<u64>,
+    /// Hash of the files at the last read, so that the same ones are not checked twice.
+    last_read_hash: Mutex<u64>,
     hasher: RandomState,
     trouble: Mutex<Option<String>>,
     /// Set if other users could read the key at the last check.
@@ -107,10 +107,10 @@ impl Tls {
     pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let read = files.read();
         let hasher = RandomState::new();
-        let seen = Mutex::new(hasher.hash_one(&read));
+        let last_read_hash = Mutex::new(hasher.hash_one(&read));
         let pair = read?.pair(&files)?;
         let tls = Self {
-            seen,
+            last_read_hash,
             open_to_others: AtomicBool::new(false),
             hasher,
             files,
@@ -121,12 +121,12 @@ impl Tls {
             failed: AtomicU64::new(0),
             timed_out: AtomicU64::new(0),
         };
-        tls.look_at_key();
+        tls.check_key_mode();
         Ok(tls)
     }
 
     /// Warns when the key has come to be open to others.
-    fn look_at_key(&self) {
+    fn check_key_mode(&self) {
         let open = is_open_to_others(&self.files.key);
         let before = self.open_to_others.swap(open, Ordering::Relaxed);
         if open && !before {
@@ -142,17 +142,17 @@ impl Tls {
         lock(&self.trouble).clone()
     }
 
-    /// Looks at the files, and uses their pair from now on if it is another and good. Blocks.
-    pub fn look(&self) {
-        let mut seen = lock(&self.seen);
+    /// Reloads the files, and uses their pair from now on if it is new and valid. Blocks.
+    pub fn reload(&self) {
+        let mut last_read_hash = lock(&self.last_read_hash);
         // The mode of a file can change while its bytes stay.
-        self.look_at_key();
+        self.check_key_mode();
         let read = self.files.read();
         let hash = self.hasher.hash_one(&read);
-        if *seen == hash {
+        if *last_read_hash == hash {
             return;
         }
-        *seen = hash;
+        *last_read_hash = hash;
         let trouble = match read.and_then(|bytes| bytes.pair(&self.files)) {
             Ok(pair) => {
                 self.present.store(Arc::new(pair));
@@ -176,8 +176,8 @@ impl Tls {
         loop {
             ticks.tick().await;
             let this = Arc::clone(&self);
-            // A panic was reported, and the next look is a second away.
-            let _ = tokio::task::spawn_blocking(move || this.look()).await;
+            // A panic was reported, and the next reload is a second away.
+            let _ = tokio::task::spawn_blocking(move || this.reload()).await;
         }
     }
 

@@ -1,4 +1,4 @@
-//! The answer to a request: a ruling, and the permits that the request holds.
+//! The admission, the answer to a request: a ruling, and the permits that the request holds.
 
 use std::time::Duration;
 

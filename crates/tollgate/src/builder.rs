@@ -7,11 +7,11 @@ use arc_swap::ArcSwap;
 use tollgate_core::Store;
 use tollgate_core::rule::{KeySecret, RuleSet};
 
-use crate::chance;
 use crate::decision::{Background, Fleet, Runner};
 use crate::envoy::EnvoyRules;
 use crate::limiter::{Limiter, Shared};
 use crate::observer::{Observer, Observers};
+use crate::random;
 use crate::stats::Counts;
 
 /// Settings of a limiter. [`Limiter::builder`] returns one.
@@ -127,7 +127,7 @@ impl<S: Store + 'static> Builder<S> {
     /// the jobs end: permits are no longer renewed, and refusals no longer count towards bans.
     pub fn build(self) -> Limiter<S> {
         let runner = Arc::new(Runner::new(self.store, self.deny_cache, self.fleet));
-        let secret = self.secret.unwrap_or_else(chance::secret);
+        let secret = self.secret.unwrap_or_else(random::secret);
         let shared = Shared {
             background: Background::start(&runner),
             runner,

@@ -41,13 +41,13 @@ pub struct ExplainedRule {
     /// Its name.
     pub rule: String,
     /// Its outcome.
-    pub fate: Fate,
+    pub outcome: ExplainedOutcome,
 }
 
 /// The outcome of a rule for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fate {
+pub enum ExplainedOutcome {
     /// Its limits are charged.
     Charged,
     /// Its limits are charged, but refuse no request.
@@ -107,7 +107,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// request.
     ///
     /// ```
-    /// use tollgate::{Ask, EmbeddedStore, Fate, Limiter, rules};
+    /// use tollgate::{Ask, EmbeddedStore, ExplainedOutcome, Limiter, rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let limiter = Limiter::new(EmbeddedStore::new());
@@ -124,8 +124,8 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// let explained = limiter.explain(&Ask::new("shop").with("user", "alice")?.with("plan", "gold")?).await;
     ///
-    /// assert_eq!(explained.rules[0].fate, Fate::Replaced { by: "gold".into() });
-    /// assert_eq!(explained.rules[1].fate, Fate::Charged);
+    /// assert_eq!(explained.rules[0].outcome, ExplainedOutcome::Replaced { by: "gold".into() });
+    /// assert_eq!(explained.rules[1].outcome, ExplainedOutcome::Charged);
     /// assert_eq!(explained.counters[0].allows, "9 per 1h (token-bucket)");
     /// assert_eq!(explained.counters[0].key, "r4:shop4:gold2:1ht5:alice");
     /// assert_eq!(explained.counters[0].remaining, 9);
@@ -142,7 +142,7 @@ impl<S: Store + 'static> Limiter<S> {
             source: ruling.source(),
             outage: admission.outage(),
             blocked_by: ruling.blocked_by().cloned(),
-            rules: fates(&rules, ask, ruling),
+            rules: outcomes(&rules, ask, ruling),
             counters: self.counters(&rules, ask, ruling),
         }
     }
@@ -174,22 +174,24 @@ impl<S: Store + 'static> Limiter<S> {
     }
 }
 
-fn fates(rules: &RuleSet, ask: &Ask<'_>, ruling: &Ruling) -> Vec<ExplainedRule> {
+fn outcomes(rules: &RuleSet, ask: &Ask<'_>, ruling: &Ruling) -> Vec<ExplainedRule> {
     let counted = matches!(ruling.reason(), Reason::Limits | Reason::NoRule);
     let listed = ruling.reason() == Reason::Exempt
         || matches!(ruling.blocked_by(), Some(Blocked::List { .. }));
-    let fate = |outcome: &RuleOutcome<'_>, shadow: bool| match outcome {
-        RuleOutcome::Charges if !counted => Fate::Spared,
-        RuleOutcome::Blocks(_) if listed => Fate::Spared,
-        RuleOutcome::Charges if shadow => Fate::Shadow,
-        RuleOutcome::Charges => Fate::Charged,
-        RuleOutcome::Off => Fate::Off,
+    let shown = |outcome: &RuleOutcome<'_>, shadow: bool| match outcome {
+        RuleOutcome::Charges if !counted => ExplainedOutcome::Spared,
+        RuleOutcome::Blocks(_) if listed => ExplainedOutcome::Spared,
+        RuleOutcome::Charges if shadow => ExplainedOutcome::Shadow,
+        RuleOutcome::Charges => ExplainedOutcome::Charged,
+        RuleOutcome::Off => ExplainedOutcome::Off,
         RuleOutcome::Unmatched { attribute } => {
-            Fate::Unmatched { attribute: (*attribute).to_owned() }
+            ExplainedOutcome::Unmatched { attribute: (*attribute).to_owned() }
         }
-        RuleOutcome::Skipped { attribute } => Fate::Skipped { attribute: (*attribute).to_owned() },
-        RuleOutcome::Replaced { by } => Fate::Replaced { by: by.name().to_owned() },
-        RuleOutcome::Blocks(_) => Fate::Blocks,
+        RuleOutcome::Skipped { attribute } => {
+            ExplainedOutcome::Skipped { attribute: (*attribute).to_owned() }
+        }
+        RuleOutcome::Replaced { by } => ExplainedOutcome::Replaced { by: by.name().to_owned() },
+        RuleOutcome::Blocks(_) => ExplainedOutcome::Blocks,
     };
     let considered = rules.explain(ask).into_iter();
     considered
@@ -197,7 +199,7 @@ fn fates(rules: &RuleSet, ask: &Ask<'_>, ruling: &Ruling) -> Vec<ExplainedRule> 
             let shadow = considered.rule.mode() == tollgate_core::rule::declaration::Mode::Shadow;
             ExplainedRule {
                 rule: considered.rule.name().to_owned(),
-                fate: fate(&considered.outcome, shadow),
+                outcome: shown(&considered.outcome, shadow),
             }
         })
         .collect()

@@ -70,13 +70,12 @@
 #![forbid(unsafe_code)]
 
 #[macro_use]
-mod impls;
+mod trait_macros;
 
 mod admission;
 #[cfg(any(feature = "tower", feature = "macros"))]
 mod attribute_value;
 mod builder;
-mod chance;
 mod check;
 mod clock;
 mod decision;
@@ -91,6 +90,7 @@ mod limiter;
 pub mod locks;
 mod observer;
 mod permits;
+mod random;
 mod rate_limiter;
 #[cfg(feature = "macros")]
 mod refused;
@@ -108,10 +108,10 @@ pub use admission::Admission;
 pub use builder::{Builder, DenyCacheMode};
 pub use check::throttle_key;
 pub use decision::{Blocked, Finding, Outage, Reason, Ruling, Source};
-pub use explain::{ExplainedCounter, ExplainedRule, Explanation, Fate};
+pub use explain::{ExplainedCounter, ExplainedOutcome, ExplainedRule, Explanation};
 pub use limiter::{Limiter, StaleRules};
 pub use locks::{
-    Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, Protected,
+    Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, ProtectedOutput,
     Release, Waiter,
 };
 #[cfg(feature = "macros")]
@@ -224,7 +224,7 @@ pub mod __private {
         enter_now, path, refuse,
     };
     pub use crate::locks::function::{
-        HeldLock, LockCall, LockWait, Outcome, Unlocked, enter_lock, not_locked,
+        FromNotLocked, HeldLock, LockCall, LockWait, Outcome, enter_lock, not_locked,
     };
 }
 

@@ -17,7 +17,7 @@ use tollgate::Concurrency;
 use tollgate::rules::declaration::{Ban, Declaration, Domain, Mode, OnMissing, OnOutage, Rule};
 use tollgate::rules::declaration::{Subject, Value};
 use tollgate::{Ask, RuleSet};
-use tollgate::{Event, Fate, Limiter, Observer};
+use tollgate::{Event, ExplainedOutcome, Limiter, Observer};
 
 const fn s(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -212,11 +212,19 @@ async fn without_the_partitions_attribute_rules_still_limit() {
         }
     }
 
-    let fates = limiter.explain(&bare).await.rules;
-    assert_eq!(fates[0].fate, Fate::Charged);
-    assert_eq!(fates[1].fate, Fate::Skipped { attribute: "tenant".to_owned() }, "its own `by`");
+    let outcomes = limiter.explain(&bare).await.rules;
+    assert_eq!(outcomes[0].outcome, ExplainedOutcome::Charged);
+    assert_eq!(
+        outcomes[1].outcome,
+        ExplainedOutcome::Skipped { attribute: "tenant".to_owned() },
+        "its own `by`"
+    );
     let login = user("a").with("service", "login").unwrap();
-    assert_eq!(limiter.explain(&login).await.rules[2].fate, Fate::Charged, "it has its `by`");
+    assert_eq!(
+        limiter.explain(&login).await.rules[2].outcome,
+        ExplainedOutcome::Charged,
+        "it has its `by`"
+    );
 }
 
 /// `explain` showed rules as charged that are not, as a list decides before them.
@@ -237,14 +245,14 @@ async fn explain_charges_nothing_where_a_list_or_a_rule_decides_before() {
 
     for who in ["x", "y", "z"] {
         let explained = limiter.explain(&user(who)).await;
-        let fates: Vec<_> = explained.rules.into_iter().map(|rule| rule.fate).collect();
-        assert_eq!(fates[..2], [Fate::Spared, Fate::Spared], "{who}");
-        assert_eq!(fates[2] == Fate::Blocks, who == "z");
+        let outcomes: Vec<_> = explained.rules.into_iter().map(|rule| rule.outcome).collect();
+        assert_eq!(outcomes[..2], [ExplainedOutcome::Spared, ExplainedOutcome::Spared], "{who}");
+        assert_eq!(outcomes[2] == ExplainedOutcome::Blocks, who == "z");
     }
     let explained = limiter.explain(&user("w")).await;
     assert_eq!(
-        [&explained.rules[0].fate, &explained.rules[1].fate],
-        [&Fate::Charged, &Fate::Shadow]
+        [&explained.rules[0].outcome, &explained.rules[1].outcome],
+        [&ExplainedOutcome::Charged, &ExplainedOutcome::Shadow]
     );
 }
 

@@ -6,7 +6,7 @@ use std::alloc::System;
 use std::task::{Context, Poll, Waker};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tollgate::envoy::{Call, Code, Conduct, Descriptor, Entry, EnvoyRules};
+use tollgate::envoy::{Call, CallPolicy, Code, Descriptor, Entry, EnvoyRules};
 use tollgate::{EmbeddedStore, Limiter};
 
 #[global_allocator]
@@ -30,7 +30,7 @@ fn a_call_that_passes_allocates_nothing() {
     let call = Call::new("shop", &descriptors);
     let passes = || {
         let mut context = Context::from_waker(Waker::noop());
-        let answer = std::pin::pin!(limiter.should_rate_limit(&call, Conduct::DEFAULT));
+        let answer = std::pin::pin!(limiter.should_rate_limit(&call, CallPolicy::DEFAULT));
         match answer.poll(&mut context) {
             Poll::Ready(answer) => answer.unwrap().code() == Code::Ok,
             Poll::Pending => unreachable!("the embedded store answers at once"),

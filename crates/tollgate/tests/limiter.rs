@@ -17,7 +17,7 @@ use tollgate::Ask;
 use tollgate::RuleSet;
 use tollgate::rules::declaration::{Ban, Declaration, Domain, Mode, OnOutage, Subject};
 use tollgate::{Concurrency, FixedWindow, SlidingLog, TokenBucket};
-use tollgate::{DenyCacheMode, Fate, Limiter, Reason, Source, StaleRules};
+use tollgate::{DenyCacheMode, ExplainedOutcome, Limiter, Reason, Source, StaleRules};
 use tollgate::{Limit, Retry, StoreErrorKind, Verdict};
 
 fn limiter(set: RuleSet) -> Limiter<Arc<tollgate::EmbeddedStore<crate::common::TokioClock>>> {
@@ -261,17 +261,17 @@ async fn peeking_and_explaining_charge_nothing() {
         assert!(limiter.peek(&gold()).await.passes());
     }
 
-    let fates: Vec<_> =
-        explained.rules.iter().map(|rule| (rule.rule.as_str(), rule.fate.clone())).collect();
+    let outcomes: Vec<_> =
+        explained.rules.iter().map(|rule| (rule.rule.as_str(), rule.outcome.clone())).collect();
     assert_eq!(
-        fates,
+        outcomes,
         [
-            ("usual", Fate::Replaced { by: "special".into() }),
-            ("special", Fate::Charged),
-            ("elsewhere", Fate::Unmatched { attribute: "service".into() }),
-            ("per-tenant", Fate::Skipped { attribute: "tenant".into() }),
-            ("off", Fate::Off),
-            ("shadow", Fate::Shadow),
+            ("usual", ExplainedOutcome::Replaced { by: "special".into() }),
+            ("special", ExplainedOutcome::Charged),
+            ("elsewhere", ExplainedOutcome::Unmatched { attribute: "service".into() }),
+            ("per-tenant", ExplainedOutcome::Skipped { attribute: "tenant".into() }),
+            ("off", ExplainedOutcome::Off),
+            ("shadow", ExplainedOutcome::Shadow),
         ]
     );
     let [counter] = &explained.counters[..] else { panic!("{explained:?}") };

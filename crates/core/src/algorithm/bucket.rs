@@ -11,8 +11,8 @@
 //!
 //! A charge with patience may be granted a place in the future, and a debit may leave debt. Both
 //! put the arrival time further ahead than a full burst. Otherwise only a clock that stepped back
-//! can do that, so the state then also records when it was written, see [`Ahead`]. While places in
-//! the future are taken, only the last of them can be credited: moving up those behind it would
+//! can do that, so the state then also records when it was written, see [`AheadReason`]. While places
+//! in the future are taken, only the last of them can be credited: moving up those behind it would
 //! make two grants closer than the rate allows.
 //!
 //! `leaky_queue.rs` has the queue, whose grants are spaced one by one.
@@ -60,14 +60,14 @@ pub struct Bucket {
     /// The arrival time, counted from the epoch.
     pub arrival: Span,
     /// The reason why the arrival time may lie more than a full burst ahead.
-    pub ahead: Ahead,
+    pub ahead: AheadReason,
 }
 
 /// The reason why an arrival time lies more than a full burst ahead, and the time of that write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
-    /// It does not lie ahead; if it seems to, the clock stepped back.
-    No,
+pub enum AheadReason {
+    /// It does not lie that far ahead; if it seems to, the clock stepped back.
+    WithinBurst,
     /// Debits left debt, last written at this moment.
     Debt(Timestamp),
     /// Grants in the future are taken, last written at this moment.
@@ -85,9 +85,14 @@ impl BucketPlan {
     }
 
     /// The bucket with this backlog; `None` if it would lie past the end of time.
-    pub(super) fn bucket(&self, backlog: Span, ahead: Ahead, now: Timestamp) -> Option<Bucket> {
+    pub(super) fn bucket(
+        &self,
+        backlog: Span,
+        ahead: AheadReason,
+        now: Timestamp,
+    ) -> Option<Bucket> {
         let whole = now.as_micros().checked_add(backlog.whole)?;
-        let ahead = if backlog > self.full { ahead } else { Ahead::No };
+        let ahead = if backlog > self.full { ahead } else { AheadReason::WithinBurst };
         Some(Bucket { arrival: Span { whole, part: backlog.part }, ahead })
     }
 
@@ -99,7 +104,7 @@ impl BucketPlan {
     /// Moves back an arrival time that a clock stepping back left ahead.
     fn settle(&self, state: &mut Bucket, now: Timestamp) -> bool {
         let prior = *state;
-        if let Ahead::Debt(since) | Ahead::Waiting(since) = state.ahead {
+        if let AheadReason::Debt(since) | AheadReason::Waiting(since) = state.ahead {
             let back = Span::micros(since.micros_since(now));
             if back != Span::ZERO {
                 state.arrival = self.rate.sub(state.arrival, back);
@@ -108,8 +113,8 @@ impl BucketPlan {
         }
         let furthest = self.rate.add(Span::micros(now.as_micros()), self.full);
         if state.arrival <= furthest {
-            state.ahead = Ahead::No;
-        } else if state.ahead == Ahead::No {
+            state.ahead = AheadReason::WithinBurst;
+        } else if state.ahead == AheadReason::WithinBurst {
             state.arrival = furthest;
         } else {
             let furthest = Span::micros(now.as_micros().saturating_add(FURTHEST_US));
@@ -134,7 +139,7 @@ impl BucketPlan {
         if retry > 0 {
             return (Verdict::Deny(Retry::After(Duration::from_micros(retry))), None);
         }
-        let Some(bucket) = self.bucket(after, Ahead::Waiting(terms.now), terms.now) else {
+        let Some(bucket) = self.bucket(after, AheadReason::Waiting(terms.now), terms.now) else {
             // Past the end of time nothing can be recorded, so nothing passes.
             return (Verdict::Deny(Retry::Never), None);
         };
@@ -161,8 +166,8 @@ impl BucketPlan {
         let most = self.rate.add(self.full, Span::micros(MAX_AHEAD_US)).max(backlog);
         let debt = self.rate.add(backlog, added).min(most);
         let ahead = match state.map(|b| b.ahead) {
-            Some(Ahead::Waiting(_)) => Ahead::Waiting(now),
-            _ => Ahead::Debt(now),
+            Some(AheadReason::Waiting(_)) => AheadReason::Waiting(now),
+            _ => AheadReason::Debt(now),
         };
         // Near the end of time a debit is cut short rather than lost.
         let room = Span::micros(Timestamp::MAX.micros_since(now));
@@ -186,12 +191,12 @@ impl BucketPlan {
             Change::Adopt => return Self::adopt(state, by),
         };
         let mut backlog = to.rate.span_of_units(units);
-        if let Ahead::Waiting(_) = state.ahead {
+        if let AheadReason::Waiting(_) = state.ahead {
             // Grants already given cannot be recalled, so later ones must stay behind them.
             backlog = backlog.max(Span::micros(from.backlog(Some(&state), now).ceil()));
         }
         let most = match state.ahead {
-            Ahead::No => to.full,
+            AheadReason::WithinBurst => to.full,
             _ => to.rate.add(to.full, Span::micros(MAX_AHEAD_US)),
         };
         to.bucket(backlog.min(most), state.ahead.at(now), now)
@@ -208,17 +213,17 @@ impl BucketPlan {
         let part = to.rate.span_of_units(product.div_ceil(den.get().into()));
         let backlog = to.rate.add(Span::micros(backlog.whole), part);
         let ahead = match state.ahead {
-            Ahead::No => Ahead::Debt(now),
+            AheadReason::WithinBurst => AheadReason::Debt(now),
             ahead => ahead.at(now),
         };
         to.bucket(backlog, ahead, now)
     }
 }
 
-impl Ahead {
+impl AheadReason {
     pub(super) const fn at(self, now: Timestamp) -> Self {
         match self {
-            Self::No => Self::No,
+            Self::WithinBurst => Self::WithinBurst,
             Self::Debt(_) => Self::Debt(now),
             Self::Waiting(_) => Self::Waiting(now),
         }
@@ -236,7 +241,7 @@ pub enum ImmediateTake {
 }
 
 impl BucketPlan {
-    /// Takes `cost` without patience from a bucket that is not [`Ahead`], as nearly every charge
+    /// Takes `cost` without patience from a bucket within its burst, as nearly every charge
     /// does. The result equals that of settling, deciding and applying, in a few instructions; the
     /// arrival time moves if the take passes. `None` for a cost of zero or above the capacity, and
     /// for a backlog above the burst: settle, decide and apply then.
@@ -313,7 +318,7 @@ pub(super) trait BucketKind {
     ) -> Option<Bucket> {
         let backlog = plan.backlog(Some(state), now);
         let charged = plan.rate.span(cost);
-        let left = if let Ahead::Waiting(_) = state.ahead {
+        let left = if let AheadReason::Waiting(_) = state.ahead {
             let last_grant = now.plus_micros(plan.rate.sub(backlog, plan.full).ceil());
             if at != last_grant {
                 return None;

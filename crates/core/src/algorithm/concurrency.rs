@@ -1,4 +1,4 @@
-//! Concurrency: a number of holders at once, each for a lease.
+//! Concurrency: a number of holders of permits at once, each for a lease.
 //!
 //! Bound: at most the count holds permits at any moment. The permit of a dead holder returns when
 //! its lease ends. The quota's period is the longest lease.

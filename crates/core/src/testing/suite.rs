@@ -1,4 +1,4 @@
-//! The suite that every store must pass.
+//! The store suite, which every store must pass.
 //!
 //! A store crate implements [`StoreUnderTest`] over its store and calls [`all`]. The main check is
 //! [`replay`]: random histories of every algorithm, in requests of several charges and batches of

@@ -3,7 +3,7 @@
 use syn::{Error, Expr, LitStr, Signature};
 use tollgate_core::lock::LockName;
 
-use crate::by::{argument_names, word};
+use crate::key_parts::{argument_names, word};
 use crate::nearest::nearest;
 
 /// A part of a name.

@@ -13,7 +13,7 @@ use tollgate_core::{
 use super::buffer::{BatchBuffer, ChargeRef};
 use super::decision_replay::{DecisionReplay, PriorValues};
 use super::{Batch, BatchCounts, Conversion, MalformedReply};
-use crate::layout::{self, Carry};
+use crate::layout::{self, LogConversion};
 use crate::link::Reply;
 
 /// The answer to one request, as small as possible. The caller works out the rest on its own thread.
@@ -261,7 +261,7 @@ impl Batch {
             Plan::SlidingLog(from) => Some((under, *from, newest)),
             _ => None,
         });
-        let (mut carry, mut from) = (Carry::Drop, *plan);
+        let (mut conversion, mut from) = (LogConversion::Drop, *plan);
         if let Some((under, old, newest)) = known {
             let idle = now.micros_since(newest) >= old.window_us;
             if !idle && stays(&under, &limit) {
@@ -269,18 +269,18 @@ impl Batch {
             }
             counts.converted += 1;
             from = old;
-            carry = match limit.change_from(&under) {
-                _ if under.revision() > limit.revision() => Carry::DropIfIdle,
-                _ if under.revision() == limit.revision() => Carry::Keep,
-                OnChange::Keep => Carry::Keep,
-                OnChange::Scale => Carry::Scale,
-                OnChange::Reset => Carry::Drop,
+            conversion = match limit.change_from(&under) {
+                _ if under.revision() > limit.revision() => LogConversion::DropIfIdle,
+                _ if under.revision() == limit.revision() => LogConversion::Keep,
+                OnChange::Keep => LogConversion::Keep,
+                OnChange::Scale => LogConversion::Scale,
+                OnChange::Reset => LogConversion::Drop,
             };
         } else {
             counts.poisoned += 1;
         }
         let mut new = Vec::new();
-        carry.write(&from, plan, &mut new);
+        conversion.write(&from, plan, &mut new);
         layout::write_tag(&limit, &mut new);
         self.convert(charge_ref, tag, new);
         limit

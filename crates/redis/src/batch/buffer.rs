@@ -19,10 +19,10 @@ use crate::{keys, layout};
 pub(crate) struct BatchBuffer {
     pub(super) strings: NameTable,
     pub(super) logs: NameTable,
-    limits: Numbered<Limit>,
+    limits: Interner<Limit>,
     /// The limits that are sent: one for each distinct tag.
-    pub(super) kinds: Numbered<LimitByTag>,
-    pub(super) terms: Numbered<Terms>,
+    pub(super) kinds: Interner<LimitByTag>,
+    pub(super) terms: Interner<Terms>,
     pub(super) items: Vec<PackedCharge>,
     /// The end of each request's charges in `items`.
     ends: Vec<usize>,
@@ -46,20 +46,20 @@ impl Default for BatchShape {
     }
 }
 
-/// Distinct values, each with its number from 1 on, in the order they came.
+/// Interns values: keeps the distinct ones, each with its number from 1 on, in the order they came.
 #[derive(Debug)]
-pub(super) struct Numbered<T> {
+pub(super) struct Interner<T> {
     pub(super) values: Vec<T>,
     numbers: HashMap<T, u16, RandomState>,
 }
 
-impl<T> Default for Numbered<T> {
+impl<T> Default for Interner<T> {
     fn default() -> Self {
         Self { values: Vec::new(), numbers: HashMap::default() }
     }
 }
 
-impl<T: Copy + Eq + Hash> Numbered<T> {
+impl<T: Copy + Eq + Hash> Interner<T> {
     /// Returns the number of a value, and whether it is new.
     fn number(&mut self, value: T) -> (u16, bool) {
         let next = u16::try_from(self.values.len() + 1).unwrap_or(u16::MAX);

@@ -1,4 +1,6 @@
-//! The replay of a batch's decisions: core decides once more what Lua decided.
+//! The decision replay: core decides once more what Lua decided about a batch, for the callers' answers.
+//!
+//! It runs for every batch. The replay of histories in tests is in `crate::replay`.
 
 use smallvec::SmallVec;
 use tollgate_core::state::Log;

@@ -1,6 +1,6 @@
 //! Buckets and queues: `lua/bucket.lua`.
 
-use tollgate_core::state::{Ahead, Bucket, BucketPlan};
+use tollgate_core::state::{AheadReason, Bucket, BucketPlan};
 use tollgate_core::{Span, Timestamp};
 
 use super::{double, exact, take_exact, u64s};
@@ -14,9 +14,9 @@ pub(super) fn pack_plan(plan: &BucketPlan, out: &mut Vec<u8>) {
 pub(super) fn encode(bucket: &Bucket, out: &mut Vec<u8>) {
     u64s([bucket.arrival.whole, bucket.arrival.part], out);
     let (code, since) = match bucket.ahead {
-        Ahead::No => return,
-        Ahead::Debt(since) => (1, since),
-        Ahead::Waiting(since) => (2, since),
+        AheadReason::WithinBurst => return,
+        AheadReason::Debt(since) => (1, since),
+        AheadReason::Waiting(since) => (2, since),
     };
     out.push(code);
     u64s([since.as_micros()], out);
@@ -32,12 +32,12 @@ pub(crate) fn read_arrival(plan: &BucketPlan, bytes: &[u8]) -> Option<Span> {
 pub(super) fn decode(plan: &BucketPlan, bytes: &[u8]) -> Option<Bucket> {
     let (arrival, rest) = bytes.split_at_checked(16)?;
     let ahead = match rest.split_first() {
-        None => Ahead::No,
+        None => AheadReason::WithinBurst,
         Some((code, mut rest)) => {
             let since = Timestamp::from_micros(take_exact(&mut rest)?);
             match (code, rest) {
-                (1, []) => Ahead::Debt(since),
-                (2, []) => Ahead::Waiting(since),
+                (1, []) => AheadReason::Debt(since),
+                (2, []) => AheadReason::Waiting(since),
                 _ => return None,
             }
         }

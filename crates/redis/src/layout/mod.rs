@@ -22,7 +22,7 @@ use tollgate_core::{Holder, Limit, Op, Plan, Span, State, Timestamp};
 use crate::clock::micros;
 
 pub(crate) use bucket::read_arrival;
-pub(crate) use sliding_log::{Carry, read_dump, read_excerpt, read_view};
+pub(crate) use sliding_log::{LogConversion, read_dump, read_excerpt, read_view};
 pub(crate) use tag::{read_tag, write_tag};
 
 /// Doubles are exact up to here; nothing that is sent lies above, and nothing that is stored comes

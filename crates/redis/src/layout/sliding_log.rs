@@ -50,7 +50,7 @@ pub(crate) fn read_excerpt(mut bytes: &[u8]) -> Option<(Log, Vec<usize>)> {
 
 /// The conversion of a log that was counted under another limit: `log.convert` in Lua.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Carry {
+pub(crate) enum LogConversion {
     /// The log is dropped.
     Drop,
     /// Its entries stay.
@@ -61,7 +61,7 @@ pub(crate) enum Carry {
     DropIfIdle,
 }
 
-impl Carry {
+impl LogConversion {
     /// Writes it with the numbers of both limits; the new one's tag shall follow.
     pub(crate) fn write(self, from: &SlidingLogPlan, to: &SlidingLogPlan, out: &mut Vec<u8>) {
         out.push(match self {

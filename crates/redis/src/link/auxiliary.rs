@@ -1,4 +1,4 @@
-//! Connections beside the link: for settings that are read now and then, and for messages about
+//! Auxiliary connections, beside the link: for settings that are read now and then, and for messages about
 //! changes.
 //!
 //! Unlike a link, such a connection is not made again by itself: calls fail once it has closed, and the

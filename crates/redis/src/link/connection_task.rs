@@ -14,7 +14,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep_until};
 
-use super::resp::{self, Unread, Value};
+use super::resp::{self, ReadError, Value};
 use super::write_queue::WriteQueue;
 use crate::clock;
 
@@ -101,8 +101,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
         loop {
             let (answer, end) = match resp::read(unread, self.most) {
                 Ok(read) => read,
-                Err(Unread::Incomplete) => break,
-                Err(Unread::Malformed) => return Err(TaskOver),
+                Err(ReadError::Incomplete) => break,
+                Err(ReadError::Malformed) => return Err(TaskOver),
             };
             unread = &unread[end..];
             if let Some(on_message) = &mut self.on_message

@@ -38,7 +38,7 @@ pub(crate) struct ErrorReply {
 
 /// The reason no value was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// Some of its bytes have not arrived yet.
     Incomplete,
     /// The bytes are not the protocol, or more than a server may send.
@@ -90,7 +90,7 @@ pub(super) fn write_length(mark: u8, length: usize, out: &mut Vec<u8>) {
 }
 
 /// Reads the first value in these bytes. Returns it with its length, which is at most `most`.
-pub(super) fn read(bytes: &[u8], most: usize) -> Result<(Value, usize), Unread> {
+pub(super) fn read(bytes: &[u8], most: usize) -> Result<(Value, usize), ReadError> {
     let mut reader = ValueReader { bytes, at: 0, most };
     let value = reader.value(0)?;
     Ok((value, reader.at))
@@ -105,7 +105,7 @@ struct ValueReader<'b> {
 }
 
 impl<'b> ValueReader<'b> {
-    fn value(&mut self, depth: usize) -> Result<Value, Unread> {
+    fn value(&mut self, depth: usize) -> Result<Value, ReadError> {
         let (mark, text) = self.line()?;
         Ok(match mark {
             b'+' => Value::Status(text.to_vec()),
@@ -114,7 +114,7 @@ impl<'b> ValueReader<'b> {
             _ => match (mark, number(text)?) {
                 (_, -1) => Value::Nil,
                 (b'$', length) => self.string(within(length, MAX_BYTES)?)?,
-                _ if depth >= MAX_DEPTH => return Err(Unread::Malformed),
+                _ if depth >= MAX_DEPTH => return Err(ReadError::Malformed),
                 (_, values) => {
                     let next = |_| self.value(depth + 1);
                     let values = (0..within(values, MAX_VALUES)?).map(next);
@@ -125,10 +125,10 @@ impl<'b> ValueReader<'b> {
     }
 
     /// Reads a line. Returns its mark and its text.
-    fn line(&mut self) -> Result<(u8, &'b [u8]), Unread> {
-        let (mark, text) = self.bytes[self.at..].split_first().ok_or(Unread::Incomplete)?;
+    fn line(&mut self) -> Result<(u8, &'b [u8]), ReadError> {
+        let (mark, text) = self.bytes[self.at..].split_first().ok_or(ReadError::Incomplete)?;
         if !b"+-:$*".contains(mark) {
-            return Err(Unread::Malformed);
+            return Err(ReadError::Malformed);
         }
         let text = &text[..text.len().min(MAX_LINE)];
         match text.windows(2).position(|end| end == b"\r\n") {
@@ -136,32 +136,32 @@ impl<'b> ValueReader<'b> {
                 self.advance(end + 3)?;
                 Ok((*mark, &text[..end]))
             }
-            None if text.len() == MAX_LINE => Err(Unread::Malformed),
-            None => Err(Unread::Incomplete),
+            None if text.len() == MAX_LINE => Err(ReadError::Malformed),
+            None => Err(ReadError::Incomplete),
         }
     }
 
-    fn string(&mut self, length: usize) -> Result<Value, Unread> {
+    fn string(&mut self, length: usize) -> Result<Value, ReadError> {
         let start = self.at;
         self.advance(length + 2)?;
-        let string = self.bytes.get(start..self.at).ok_or(Unread::Incomplete)?;
-        let string = string.strip_suffix(b"\r\n").ok_or(Unread::Malformed)?;
+        let string = self.bytes.get(start..self.at).ok_or(ReadError::Incomplete)?;
+        let string = string.strip_suffix(b"\r\n").ok_or(ReadError::Malformed)?;
         Ok(Value::String(string.to_vec()))
     }
 
-    fn advance(&mut self, bytes: usize) -> Result<(), Unread> {
+    fn advance(&mut self, bytes: usize) -> Result<(), ReadError> {
         self.at += bytes;
-        if self.at > self.most { Err(Unread::Malformed) } else { Ok(()) }
+        if self.at > self.most { Err(ReadError::Malformed) } else { Ok(()) }
     }
 }
 
-fn number(digits: &[u8]) -> Result<i64, Unread> {
-    let digits = std::str::from_utf8(digits).map_err(|_| Unread::Malformed)?;
-    digits.parse().map_err(|_| Unread::Malformed)
+fn number(digits: &[u8]) -> Result<i64, ReadError> {
+    let digits = std::str::from_utf8(digits).map_err(|_| ReadError::Malformed)?;
+    digits.parse().map_err(|_| ReadError::Malformed)
 }
 
-fn within(length: i64, most: usize) -> Result<usize, Unread> {
-    usize::try_from(length).ok().filter(|length| *length <= most).ok_or(Unread::Malformed)
+fn within(length: i64, most: usize) -> Result<usize, ReadError> {
+    usize::try_from(length).ok().filter(|length| *length <= most).ok_or(ReadError::Malformed)
 }
 
 impl ErrorReply {
@@ -209,7 +209,7 @@ mod tests {
             for cut in 0..bytes.len() {
                 assert_eq!(
                     read(&bytes[..cut], MAX_BYTES),
-                    Err(Unread::Incomplete),
+                    Err(ReadError::Incomplete),
                     "{shown} cut to {cut}"
                 );
             }
@@ -239,12 +239,16 @@ mod tests {
             &deep,
             &line,
         ] {
-            assert_eq!(read(bytes.as_bytes(), MAX_BYTES), Err(Unread::Malformed), "{bytes}");
+            assert_eq!(read(bytes.as_bytes(), MAX_BYTES), Err(ReadError::Malformed), "{bytes}");
         }
         let read = |bytes| read(bytes, MAX_BYTES);
-        assert_eq!(read(b"$1\r\nxyz"), Err(Unread::Malformed), "a string that ends elsewhere");
-        assert_eq!(read(b"$536870000\r\n"), Err(Unread::Incomplete), "nearly too long for Redis");
-        assert_eq!(read(b"*16384\r\n"), Err(Unread::Incomplete));
+        assert_eq!(read(b"$1\r\nxyz"), Err(ReadError::Malformed), "a string that ends elsewhere");
+        assert_eq!(
+            read(b"$536870000\r\n"),
+            Err(ReadError::Incomplete),
+            "nearly too long for Redis"
+        );
+        assert_eq!(read(b"*16384\r\n"), Err(ReadError::Incomplete));
     }
 
     /// No bytes cause a panic.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json as object;
 use tollgate::envoy::{Answer, Code, Mode, Rule};
-use tollgate::{Explanation, Fate};
+use tollgate::{ExplainedOutcome, Explanation};
 
 use crate::http::HttpCall;
 use crate::http::body::{self, Body};
@@ -83,7 +83,7 @@ fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
 
 fn shown(explanation: &Explanation) -> serde_json::Value {
     let rules = explanation.rules.iter().map(|rule| {
-        let (fate, because) = fate(&rule.fate);
+        let (fate, because) = fate(&rule.outcome);
         object!({ "rule": rule.rule, "fate": fate, "because": because })
     });
     let counters = explanation.counters.iter().map(|counter| {
@@ -110,15 +110,15 @@ fn shown(explanation: &Explanation) -> serde_json::Value {
     })
 }
 
-fn fate(fate: &Fate) -> (&'static str, Option<&str>) {
-    match fate {
-        Fate::Charged => ("charged", None),
-        Fate::Shadow => ("shadow", None),
-        Fate::Off => ("off", None),
-        Fate::Unmatched { attribute } => ("unmatched", Some(attribute)),
-        Fate::Skipped { attribute } => ("skipped", Some(attribute)),
-        Fate::Replaced { by } => ("replaced", Some(by)),
-        Fate::Blocks => ("blocks", None),
+fn fate(outcome: &ExplainedOutcome) -> (&'static str, Option<&str>) {
+    match outcome {
+        ExplainedOutcome::Charged => ("charged", None),
+        ExplainedOutcome::Shadow => ("shadow", None),
+        ExplainedOutcome::Off => ("off", None),
+        ExplainedOutcome::Unmatched { attribute } => ("unmatched", Some(attribute)),
+        ExplainedOutcome::Skipped { attribute } => ("skipped", Some(attribute)),
+        ExplainedOutcome::Replaced { by } => ("replaced", Some(by)),
+        ExplainedOutcome::Blocks => ("blocks", None),
         _ => ("other", None),
     }
 }

@@ -1,11 +1,12 @@
-//! Envoy's rules while the server runs: files that are followed, beside the rules of `crate::rules`.
+//! The source of Envoy's rules while the server runs: files that are reloaded when they change, beside the
+//! rules of `crate::rules`.
 //!
-//! Both kinds are applied to one limiter on one store. A domain belongs to one of them: the second set that
-//! defines it is rejected, with an error that names both places (`DomainOwnership`). Invalid files change
+//! Both kinds are applied to one limiter on one store. Domain ownership: a domain belongs to one of them. The
+//! second set that defines it is rejected, with an error that names both places (`DomainOwnership`). Invalid files change
 //! nothing, as with the other rules. Files of envoyproxy/ratelimit have no version, so the server counts
 //! the sets that it applies.
 //!
-//! `files` reads, `watch` notices.
+//! `files` reads the files, `watch` reloads them.
 
 mod files;
 mod watch;
@@ -26,7 +27,7 @@ use crate::store::AnyStore;
 use crate::sync::lock;
 use files::EnvoyFile;
 
-pub(crate) use watch::{follow, look};
+pub(crate) use watch::{follow, reload};
 
 /// Source of Envoy's rules, and its state.
 #[derive(Debug, Default)]
@@ -47,9 +48,9 @@ pub struct EnvoyRuleSource {
 #[derive(Debug, Default)]
 struct EnvoyState {
     /// Hash of the last read, so that the same files are not checked twice.
-    seen: Option<u64>,
+    last_read_hash: Option<u64>,
     /// Hash of the files that apply.
-    applies: Option<u64>,
+    applied_hash: Option<u64>,
     /// The names of its files.
     files: Vec<String>,
     /// Error of the current files.
@@ -93,17 +94,18 @@ impl EnvoyRuleSource {
         if self.paths.is_empty() {
             return;
         }
-        let kept = self.last_good.read();
-        let Err(error) = self.refresh(limiter, beside) else { return };
+        let last_good = self.last_good.read();
+        let Err(error) = self.reload(limiter, beside) else { return };
         tracing::error!(error, "cannot use Envoy's rules");
-        let Some(kept) = kept else {
+        let Some(last_good) = last_good else {
             tracing::warn!("no rules for Envoy yet: not ready");
             return;
         };
-        let files = serde_json::from_slice::<Vec<EnvoyFile>>(&kept).map_err(|it| it.to_string());
+        let files =
+            serde_json::from_slice::<Vec<EnvoyFile>>(&last_good).map_err(|it| it.to_string());
         match files.and_then(|files| self.apply(&mut self.state(), limiter, beside, &files)) {
             Ok(()) => tracing::info!("applied the last good rules for Envoy"),
-            Err(error) => self.last_good.ignored(&error),
+            Err(error) => self.last_good.log_ignored(&error),
         }
         self.state().trouble = Some(error);
     }
@@ -113,34 +115,34 @@ impl EnvoyRuleSource {
     /// # Errors
     ///
     /// When the rules are invalid. The previous ones still apply.
-    pub(crate) fn refresh(
+    pub(crate) fn reload(
         &self,
         limiter: &Limiter<AnyStore>,
         beside: &RuleSource,
     ) -> Result<bool, String> {
         let mut state = self.state();
         let read = files::read(&self.paths);
-        let texts = hash(&read);
+        let files_hash = hash(&read);
         // Files rejected for a domain of the other rules are checked again when those change.
-        let seen = hash(&(texts, limiter.rules().version()));
-        if state.seen == Some(seen) {
+        let read_hash = hash(&(files_hash, limiter.rules().version()));
+        if state.last_read_hash == Some(read_hash) {
             // The state directory can become usable without a change of the rules.
-            if state.applies == Some(texts)
+            if state.applied_hash == Some(files_hash)
                 && self.last_good.trouble().is_some()
                 && let Ok(files) = &read
             {
-                self.keep(files);
+                self.save_last_good(files);
             }
             return Ok(false);
         }
-        state.seen = Some(seen);
-        if state.applies == Some(texts) {
+        state.last_read_hash = Some(read_hash);
+        if state.applied_hash == Some(files_hash) {
             state.trouble = None;
             return Ok(false);
         }
-        let taken = read.and_then(|files| self.apply(&mut state, limiter, beside, &files));
-        match taken {
-            Ok(()) => state.applies = Some(texts),
+        let applied = read.and_then(|files| self.apply(&mut state, limiter, beside, &files));
+        match applied {
+            Ok(()) => state.applied_hash = Some(files_hash),
             Err(error) => {
                 self.rejected.fetch_add(1, Ordering::Relaxed);
                 state.trouble = Some(error.clone());
@@ -166,18 +168,18 @@ impl EnvoyRuleSource {
         let set = loaded.map_err(|problems| problems.to_string())?;
         {
             let mut ownership = beside.domain_ownership();
-            let offered = DomainOwnership::of(files);
-            offered.are_free(&limiter.rules(), beside.file())?;
+            let new = DomainOwnership::of(files);
+            new.are_free(&limiter.rules(), beside.file())?;
             limiter.set_envoy_rules(set).map_err(|stale| stale.to_string())?;
-            *ownership = offered;
+            *ownership = new;
         }
         // Rules rejected for a domain of Envoy's files may be valid now.
-        beside.look_again();
+        beside.recheck_rejected();
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.missing.store(false, Ordering::Relaxed);
         state.trouble = None;
         state.files = files.iter().map(|file| file.name.clone()).collect();
-        self.keep(files);
+        self.save_last_good(files);
         Ok(())
     }
 
@@ -186,9 +188,9 @@ impl EnvoyRuleSource {
         self.last_good.trouble()
     }
 
-    fn keep(&self, files: &[EnvoyFile]) {
+    fn save_last_good(&self, files: &[EnvoyFile]) {
         if let Ok(text) = serde_json::to_string(files) {
-            self.last_good.keep(&text);
+            self.last_good.save(&text);
         }
     }
 

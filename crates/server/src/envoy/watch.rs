@@ -1,4 +1,4 @@
-//! Notices that Envoy's files have changed, as `rules::watch` does for the others.
+//! Reload of Envoy's files when they may have changed, as `rules::watch` does for the other rules.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,20 +20,19 @@ pub(crate) async fn follow(server: Arc<ServerState>) {
             None => path.clone(),
         })
         .collect();
-    follow_dirs(&server, &dirs, "Envoy's rules", || look(&server)).await;
+    follow_dirs(&server, &dirs, "Envoy's rules", || reload(&server)).await;
 }
 
-/// Looks once, off the threads that serve.
-pub(crate) async fn look(server: &Arc<ServerState>) {
+/// Reloads all files once, off the threads that serve.
+pub(crate) async fn reload(server: &Arc<ServerState>) {
     if server.envoy.paths().is_empty() {
         return;
     }
-    let looking = Arc::clone(server);
-    let looked = tokio::task::spawn_blocking(move || {
-        looking.envoy.refresh(&looking.limiter, &looking.rules)
-    });
+    let shared = Arc::clone(server);
+    let reloaded =
+        tokio::task::spawn_blocking(move || shared.envoy.reload(&shared.limiter, &shared.rules));
     let version = || server.limiter.envoy_rules().version();
-    match looked.await {
+    match reloaded.await {
         Ok(Ok(true)) => tracing::info!(version = version(), "applied new rules for Envoy"),
         Ok(Ok(false)) | Err(_) => {}
         Ok(Err(error)) => {

@@ -1,6 +1,7 @@
-//! Follows rules in Redis: by messages about changes, and by polling, because any message may be lost.
+//! Reloads rules in Redis: on change notices, which are messages on a channel, and by polling, because
+//! any message may be lost.
 //!
-//! Messages come over a connection of their own. After a reconnection everything is read again.
+//! Messages come over a connection of their own. After a reconnection everything is reloaded.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -33,77 +34,79 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// A message on the channel, or a gap in which messages may have been lost.
 #[derive(Debug)]
 enum ChangeNotice {
-    RedisValue(Vec<u8>),
-    Missed,
+    Message(Vec<u8>),
+    Gap,
 }
 
 /// Follows until dropped.
 pub(super) async fn follow(server: &Arc<ServerState>, channel: &str) {
     let (notice, notices) = mpsc::channel(WAITING);
-    tokio::join!(listen(server, channel, notice), look(server, notices));
+    tokio::join!(listen(server, channel, notice), reload_on_notices(server, notices));
 }
 
-async fn look(server: &Arc<ServerState>, mut notices: mpsc::Receiver<ChangeNotice>) {
+async fn reload_on_notices(server: &Arc<ServerState>, mut notices: mpsc::Receiver<ChangeNotice>) {
     loop {
         tokio::select! {
             Some(notice) = notices.recv() => {
                 match notice {
-                    ChangeNotice::RedisValue(message) => watch::hear(server, &message).await,
-                    ChangeNotice::Missed => watch::look(server).await,
+                    ChangeNotice::Message(message) => watch::handle_message(server, &message).await,
+                    ChangeNotice::Gap => watch::reload(server).await,
                 }
                 sleep(PAUSE).await;
             }
-            // Drawn anew each time, so that the looks of a fleet do not arrive together.
-            () = sleep(drawn(server.settings.rules_poll)) => watch::look_how(server, ReadMode::Changes).await,
+            // Drawn anew each time, so that the reloads of a fleet do not arrive together.
+            () = sleep(jittered(server.settings.rules_poll)) => {
+                watch::reload_with(server, ReadMode::Changes).await;
+            }
         }
     }
 }
 
-/// Hears messages until dropped.
+/// Listens for messages until dropped.
 async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<ChangeNotice>) {
     let Some(from) = &server.settings.rules_from else { return };
     let Ok(config) = connection::config(&server.settings, from) else { return };
-    let (mut pause, mut told) = (FIRST_PAUSE, false);
+    let (mut pause, mut is_logged) = (FIRST_PAUSE, false);
     loop {
-        let said = notice.clone();
-        let hear = move |content: &[u8]| {
+        let sender = notice.clone();
+        let on_message = move |content: &[u8]| {
             // The next poll makes up for a message that does not fit.
-            let _ = said.try_send(ChangeNotice::RedisValue(content.to_vec()));
+            let _ = sender.try_send(ChangeNotice::Message(content.to_vec()));
         };
-        let heard = AuxiliaryConnection::subscribe(
+        let subscription = AuxiliaryConnection::subscribe(
             &config,
             MAX_MESSAGE,
             connection::PATIENCE,
             channel.as_bytes(),
-            hear,
+            on_message,
         );
-        match heard.await {
-            Ok(mut aside) => {
-                (pause, told) = (FIRST_PAUSE, false);
-                let _ = notice.try_send(ChangeNotice::Missed);
+        match subscription.await {
+            Ok(mut connection) => {
+                (pause, is_logged) = (FIRST_PAUSE, false);
+                let _ = notice.try_send(ChangeNotice::Gap);
                 while tokio::select! {
-                    () = aside.closed() => false,
+                    () = connection.closed() => false,
                     () = sleep(HEARTBEAT) => true,
-                } && aside.command(&[b"PING"]).await.is_ok()
+                } && connection.command(&[b"PING"]).await.is_ok()
                 {}
                 tracing::warn!("lost the subscription to rule changes");
             }
-            Err(error) if !told => {
-                told = true;
+            Err(error) if !is_logged => {
+                is_logged = true;
                 let why = std::error::Error::source(&error).map(ToString::to_string);
                 let why = why.unwrap_or_default();
                 tracing::warn!(%error, why, "cannot subscribe to rule changes: polling only");
             }
             Err(_) => {}
         }
-        sleep(drawn(pause)).await;
+        sleep(jittered(pause)).await;
         pause = pause.saturating_mul(2).min(LONGEST_PAUSE);
     }
 }
 
 /// Six to nine tenths of a time, drawn at random. The rest is for the read itself, so that reads begin
 /// at least every `most`.
-fn drawn(most: Duration) -> Duration {
+fn jittered(most: Duration) -> Duration {
     let tenth = most.checked_div(10).unwrap_or_default();
     let draw = u32::try_from(RandomState::new().hash_one(0_u8) % 1_024).unwrap_or(0);
     let part = tenth.saturating_mul(3).saturating_mul(draw).checked_div(1_024);
@@ -117,7 +120,7 @@ mod tests {
     #[test]
     fn a_pause_is_never_longer_and_not_always_the_same() {
         let second = Duration::from_secs(1);
-        let draws: std::collections::HashSet<_> = (0..100).map(|_| drawn(second)).collect();
+        let draws: std::collections::HashSet<_> = (0..100).map(|_| jittered(second)).collect();
         let range = Duration::from_millis(600)..=Duration::from_millis(900);
         assert!(draws.iter().all(|draw| range.contains(draw)));
         assert!(draws.len() > 10);

@@ -21,7 +21,7 @@ const MAX_ANSWER: usize = MAX_STORED.saturating_add(1 << 16);
 #[derive(Debug)]
 pub(crate) struct RulesConnection {
     config: Config,
-    aside: Option<AuxiliaryConnection>,
+    connection: Option<AuxiliaryConnection>,
 }
 
 /// Connection settings for the Redis that holds the rules.
@@ -38,7 +38,7 @@ pub(super) fn config(settings: &Settings, from: &RulesFrom) -> Result<Config, Co
 
 impl RulesConnection {
     pub(crate) const fn new(config: Config) -> Self {
-        Self { config, aside: None }
+        Self { config, connection: None }
     }
 
     /// Runs a script.
@@ -48,36 +48,41 @@ impl RulesConnection {
         keys: &[&[u8]],
         args: &[&[u8]],
     ) -> Result<RedisValue, RulesError> {
-        let said = self.aside().await?.run_script(script, keys, args).await;
-        self.judge(said)
+        let reply = self.connection().await?.run_script(script, keys, args).await;
+        self.check_reply(reply)
     }
 
     /// Runs a command.
-    pub(super) async fn ask(&mut self, words: &[&[u8]]) -> Result<RedisValue, RulesError> {
-        let said = self.aside().await?.command(words).await;
-        self.judge(said)
+    pub(super) async fn command(&mut self, words: &[&[u8]]) -> Result<RedisValue, RulesError> {
+        let reply = self.connection().await?.command(words).await;
+        self.check_reply(reply)
     }
 
-    async fn aside(&mut self) -> Result<&AuxiliaryConnection, RulesError> {
-        if self.aside.as_mut().is_some_and(AuxiliaryConnection::is_closed) {
-            self.aside = None;
+    /// The open connection, which is made if there is none.
+    async fn connection(&mut self) -> Result<&AuxiliaryConnection, RulesError> {
+        if self.connection.as_mut().is_some_and(AuxiliaryConnection::is_closed) {
+            self.connection = None;
         }
-        let aside = match self.aside.take() {
-            Some(aside) => aside,
+        let connection = match self.connection.take() {
+            Some(connection) => connection,
             None => AuxiliaryConnection::connect(&self.config, MAX_ANSWER, PATIENCE)
                 .await
                 .map_err(|error| {
                     RulesError::Unreachable(format!("cannot read the rules in Redis: {error}"))
                 })?,
         };
-        Ok(self.aside.insert(aside))
+        Ok(self.connection.insert(connection))
     }
 
-    fn judge(&mut self, said: Result<RedisValue, StoreError>) -> Result<RedisValue, RulesError> {
-        said.map_err(|error| {
-            // One that answers late would answer the next question with this one's answer.
+    /// Converts the error of a command, and drops the connection after a timeout.
+    fn check_reply(
+        &mut self,
+        reply: Result<RedisValue, StoreError>,
+    ) -> Result<RedisValue, RulesError> {
+        reply.map_err(|error| {
+            // A late reply would be taken for the reply to the next command.
             if error.kind() == StoreErrorKind::Timeout {
-                self.aside = None;
+                self.connection = None;
             }
             let why =
                 std::error::Error::source(&error).map_or(error.to_string(), |why| why.to_string());
@@ -87,9 +92,9 @@ impl RulesConnection {
 }
 
 /// Words of a list, as scripts return them.
-pub(super) fn words(said: RedisValue) -> Vec<Option<Vec<u8>>> {
-    let RedisValue::List(list) = said else { return Vec::new() };
-    let word = |said| match said {
+pub(super) fn words(reply: RedisValue) -> Vec<Option<Vec<u8>>> {
+    let RedisValue::List(list) = reply else { return Vec::new() };
+    let word = |value| match value {
         RedisValue::Text(text) => Some(text),
         RedisValue::Number(number) => Some(number.to_string().into_bytes()),
         RedisValue::Nil | RedisValue::List(_) => None,

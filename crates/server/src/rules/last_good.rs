@@ -36,19 +36,19 @@ impl LastGood {
     pub(crate) fn read(&self) -> Option<Vec<u8>> {
         let path = self.path.as_ref()?;
         let wrong = |error| format!("cannot write {}: {error}", path.display());
-        self.note(writable(path).err().map(wrong));
+        self.note_save(writable(path).err().map(wrong));
         match read(path) {
             Ok(bytes) => Some(bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => {
-                self.ignored(&error);
+                self.log_ignored(&error);
                 None
             }
         }
     }
 
     /// Logs that the saved rules cannot be used.
-    pub(crate) fn ignored(&self, why: &dyn std::fmt::Display) {
+    pub(crate) fn log_ignored(&self, why: &dyn std::fmt::Display) {
         let Some(path) = &self.path else { return };
         tracing::warn!(
             file = %path.display(),
@@ -58,17 +58,17 @@ impl LastGood {
     }
 
     /// Saves a text, unless it is saved already.
-    pub(crate) fn keep(&self, text: &str) {
+    pub(crate) fn save(&self, text: &str) {
         let Some(path) = &self.path else { return };
-        if self.trouble().is_none() && read(path).is_ok_and(|kept| kept == text.as_bytes()) {
+        if self.trouble().is_none() && read(path).is_ok_and(|saved| saved == text.as_bytes()) {
             return;
         }
         // A full disk must not keep rules from applying.
-        self.note(file::replace(path, text).err().map(|error| error.to_string()));
+        self.note_save(file::replace(path, text).err().map(|error| error.to_string()));
     }
 
-    /// Records the error, and logs it if it is new.
-    fn note(&self, wrong: Option<String>) {
+    /// Records the error of a save, or that there is none, and logs a change.
+    fn note_save(&self, wrong: Option<String>) {
         let mut trouble = lock(&self.trouble);
         if *trouble != wrong {
             match &wrong {

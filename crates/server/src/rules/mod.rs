@@ -1,4 +1,4 @@
-//! Rules that change while the server runs.
+//! The rule source: rules that change while the server runs, by a reload.
 //!
 //! They have one authority: a file, a set in Redis, hashes in Redis that another system writes, or
 //! otherwise the admin API. A new set is read and checked whole before it replaces the one that applies; an
@@ -7,18 +7,18 @@
 //!
 //! | Part | Does |
 //! |---|---|
-//! | `file`, `watch` | a file: reads and writes, notices |
-//! | `stored`, `edition` | a set in Redis, and its errors |
+//! | `file`, `watch` | a file: reads and writes it, reloads it when it changes |
+//! | `stored`, `record` | a set in Redis, and its errors |
 //! | `hashes` | rules that another system keeps as hashes |
 //! | `last_good` | the last good rules, in a directory |
 //! | `connection`, `change_notices` | the connection to Redis, and messages over another |
 
 mod change_notices;
 mod connection;
-mod edition;
 mod file;
 pub(crate) mod hashes;
 mod last_good;
+mod record;
 mod stored;
 mod watch;
 
@@ -44,7 +44,7 @@ pub(crate) use last_good::LastGood;
 use stored::StoredSet;
 
 pub use watch::follow;
-pub(crate) use watch::{follow_dirs, look, start};
+pub(crate) use watch::{follow_dirs, reload, start};
 
 /// Source of the rules, and its state.
 #[derive(Debug, Default)]
@@ -52,13 +52,13 @@ pub struct RuleSource {
     authority: Authority,
     last_good: LastGood,
     /// Hash of the last read, so that the same bytes are not checked twice.
-    seen: Mutex<Option<u64>>,
+    last_read_hash: Mutex<Option<u64>>,
     /// Error of the authority's current rules.
     trouble: Mutex<Option<String>>,
-    /// Error that was logged last, so that it is logged once.
-    told: Mutex<Option<u64>>,
-    /// Set if the next read from Redis must check everything again.
-    anew: AtomicBool,
+    /// Hash of the error that was logged last, so that it is logged once.
+    last_logged_error: Mutex<Option<u64>>,
+    /// Set if the next reload from Redis must check everything again.
+    recheck_all: AtomicBool,
     missing: AtomicBool,
     /// Domains that Envoy's files define.
     domain_ownership: Mutex<DomainOwnership>,
@@ -196,13 +196,13 @@ impl RuleSource {
 
     /// Applies the rules that applied when a server last ran here. First of all, as versions only
     /// rise: an older file must not undo them.
-    pub(crate) fn recall(&self, limiter: &Limiter<AnyStore>) {
+    pub(crate) fn apply_last_good(&self, limiter: &Limiter<AnyStore>) {
         let Some(bytes) = self.last_good.read() else { return };
         let loaded = rules::decode(&bytes).and_then(|text| rules::load(text, Format::Yaml));
         let applied = loaded.map_err(RulesError::Invalid).and_then(|set| self.apply(limiter, set));
         match applied {
             Ok(applied) => tracing::info!(version = applied.to, "applied the last good rules"),
-            Err(error) => self.last_good.ignored(&error),
+            Err(error) => self.last_good.log_ignored(&error),
         }
     }
 
@@ -211,15 +211,15 @@ impl RuleSource {
         self.last_good.trouble()
     }
 
-    /// Tries again to keep the rules that apply, if that went wrong.
-    pub(crate) fn keep_again(&self, limiter: &Limiter<AnyStore>) {
+    /// Tries again to save the last good rules, if that went wrong.
+    pub(crate) fn retry_save(&self, limiter: &Limiter<AnyStore>) {
         if self.last_good.trouble().is_some() && limiter.rules().version() > 0 {
-            self.keep(limiter);
+            self.save_last_good(limiter);
         }
     }
 
-    fn keep(&self, limiter: &Limiter<AnyStore>) {
-        self.last_good.keep(&rules::write(limiter.rules().declaration(), Format::Yaml));
+    fn save_last_good(&self, limiter: &Limiter<AnyStore>) {
+        self.last_good.save(&rules::write(limiter.rules().declaration(), Format::Yaml));
     }
 
     /// Reads the file, if there is one, and applies its rules if they are new and valid. `None` if it has
@@ -228,16 +228,19 @@ impl RuleSource {
     /// # Errors
     ///
     /// When the rules are invalid. The previous ones still apply.
-    pub fn refresh(&self, limiter: &Limiter<AnyStore>) -> Result<Option<RulesChange>, RulesError> {
+    pub fn reload_file(
+        &self,
+        limiter: &Limiter<AnyStore>,
+    ) -> Result<Option<RulesChange>, RulesError> {
         let Authority::File(path, format) = &self.authority else { return Ok(None) };
-        let mut seen = lock(&self.seen);
+        let mut last_read_hash = lock(&self.last_read_hash);
         let read = file::read(path);
-        // A file that is gone and one that was never there are told once.
+        // A file that cannot be read is reported once.
         let hash = match &read {
             Ok(text) => hash(text),
             Err(error) => hash(&error.to_string()),
         };
-        if seen.replace(hash) == Some(hash) {
+        if last_read_hash.replace(hash) == Some(hash) {
             return Ok(None);
         }
         let name = path.display().to_string();
@@ -245,12 +248,12 @@ impl RuleSource {
             rules::load(&text, *format)
                 .map_err(|problems| RulesError::Invalid(problems.in_file(name)))
         });
-        let taken = loaded.and_then(|set| self.take(limiter, set));
-        self.noted(taken)
+        let applied = loaded.and_then(|set| self.apply_if_changed(limiter, set));
+        self.note_rejection(applied)
     }
 
     /// Applies rules of the authority. `None` if they apply already.
-    fn take(
+    fn apply_if_changed(
         &self,
         limiter: &Limiter<AnyStore>,
         set: RuleSet,
@@ -259,36 +262,36 @@ impl RuleSource {
         if set.version() == limiter.rules().version()
             && set.declaration() == limiter.rules().declaration()
         {
-            self.settled(limiter);
+            self.note_applied(limiter);
             return Ok(None);
         }
         self.apply(limiter, set).map(Some)
     }
 
-    /// Records an error of the authority's rules. A repeated error is `None`: it was logged.
-    fn noted(
+    /// Records the error of a reload. A repeated error becomes `None`: it was logged.
+    fn note_rejection(
         &self,
-        looked: Result<Option<RulesChange>, RulesError>,
+        reloaded: Result<Option<RulesChange>, RulesError>,
     ) -> Result<Option<RulesChange>, RulesError> {
-        let Err(error) = looked else { return looked };
+        let Err(error) = reloaded else { return reloaded };
         let text = error.to_string();
         // An invalid message says nothing about the rules themselves.
         if !matches!(error, RulesError::Message(_)) {
             let hash = hash(&text);
             *lock(&self.trouble) = Some(text);
-            let mut told = lock(&self.told);
-            if told.replace(hash) == Some(hash) {
+            let mut last_logged_error = lock(&self.last_logged_error);
+            if last_logged_error.replace(hash) == Some(hash) {
                 return Ok(None);
             }
         }
         if !matches!(error, RulesError::Unreachable(_)) {
-            self.offered_wrong();
+            self.count_rejected();
         }
         Err(error)
     }
 
-    /// Counts rules that were offered and not taken.
-    fn offered_wrong(&self) {
+    /// Counts rules that were rejected.
+    fn count_rejected(&self) {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -305,11 +308,11 @@ impl RuleSource {
         format: Format,
     ) -> Result<RulesChange, RulesError> {
         let set = rules::load(text, format).map_err(|problems| {
-            self.offered_wrong();
+            self.count_rejected();
             RulesError::Invalid(problems)
         })?;
         // Held to the end: of two who write at once, the second sees what the first wrote.
-        let mut seen = lock(&self.seen);
+        let mut last_read_hash = lock(&self.last_read_hash);
         let present = limiter.rules().version();
         if present != expected {
             return Err(RulesError::Conflict { present });
@@ -319,19 +322,19 @@ impl RuleSource {
         }
         // Before anything is written; `apply` asks again, while nobody can swap.
         self.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
-        if let Authority::File(path, kept) = &self.authority {
+        if let Authority::File(path, file_format) = &self.authority {
             let on_disk = file::read(path).ok().map(|text| hash(&text));
-            if on_disk.is_some() && on_disk != *seen {
-                // Somebody edited the file, and it was not looked at yet.
+            if on_disk.is_some() && on_disk != *last_read_hash {
+                // Somebody edited the file, and it was not reloaded yet.
                 return Err(RulesError::Conflict { present });
             }
-            let text = if *kept == format {
+            let text = if *file_format == format {
                 text.to_owned()
             } else {
-                rules::write(set.declaration(), *kept)
+                rules::write(set.declaration(), *file_format)
             };
             file::replace(path, &text)?;
-            *seen = Some(hash(&text));
+            *last_read_hash = Some(hash(&text));
         }
         self.apply(limiter, set)
     }
@@ -343,7 +346,7 @@ impl RuleSource {
         limiter.set_rules(set).map_err(RulesError::Stale)?;
         drop(ownership);
         self.applied.fetch_add(1, Ordering::Relaxed);
-        self.settled(limiter);
+        self.note_applied(limiter);
         Ok(RulesChange { from, to })
     }
 
@@ -352,20 +355,20 @@ impl RuleSource {
         lock(&self.domain_ownership)
     }
 
-    /// Has rejected rules checked again at the next look.
-    pub(crate) fn look_again(&self) {
+    /// Has rejected rules checked again at the next reload.
+    pub(crate) fn recheck_rejected(&self) {
         if self.trouble().is_some() {
-            *lock(&self.seen) = None;
-            self.anew.store(true, Ordering::Relaxed);
+            *lock(&self.last_read_hash) = None;
+            self.recheck_all.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Notes that the authority's rules apply.
-    fn settled(&self, limiter: &Limiter<AnyStore>) {
+    /// Records that the authority's rules apply, and saves them as the last good ones.
+    fn note_applied(&self, limiter: &Limiter<AnyStore>) {
         *lock(&self.trouble) = None;
-        *lock(&self.told) = None;
+        *lock(&self.last_logged_error) = None;
         self.missing.store(false, Ordering::Relaxed);
-        self.keep(limiter);
+        self.save_last_good(limiter);
     }
 }
 

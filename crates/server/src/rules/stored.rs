@@ -13,7 +13,7 @@ use tollgate::redis::Config;
 use tollgate::rules::{self, Format};
 
 use super::connection::{self, RulesConnection};
-use super::edition::{self, Edition, EditionLookup};
+use super::record::{self, RulesRecord, RulesRecordLookup};
 use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
 use crate::state::ServerState;
@@ -28,7 +28,7 @@ const PUT: &str = include_str!("lua/put.lua");
 #[derive(Debug)]
 pub(crate) struct StoredSet {
     key: String,
-    before: String,
+    previous_key: String,
     channel: String,
     /// Held from a read or write to its application, so that no older version is applied afterwards.
     state: Mutex<StoredState>,
@@ -36,7 +36,7 @@ pub(crate) struct StoredSet {
 
 #[derive(Debug)]
 struct StoredState {
-    line: RulesConnection,
+    connection: RulesConnection,
     /// Version and sum of the last read, as the script compares them.
     known: Vec<u8>,
 }
@@ -55,10 +55,10 @@ impl StoredSet {
         let name = |part: &str| format!("tg:{{rules:{}}}:1:{part}", from.name);
         Self {
             key: name("set"),
-            before: name("before"),
+            previous_key: name("before"),
             channel: name("changed"),
             state: Mutex::new(StoredState {
-                line: RulesConnection::new(config),
+                connection: RulesConnection::new(config),
                 known: Vec::new(),
             }),
         }
@@ -73,19 +73,19 @@ impl StoredSet {
     }
 
     /// Reads the set, and applies it if it is new and valid.
-    pub(super) async fn look(
+    pub(super) async fn reload(
         &self,
         server: &Arc<ServerState>,
-        how: ReadMode,
+        mode: ReadMode,
     ) -> Result<Option<RulesChange>, RulesError> {
         let mut state = self.state.lock().await;
-        if how == ReadMode::Everything {
+        if mode == ReadMode::Everything {
             state.known.clear();
         }
         let known = std::mem::take(&mut state.known);
         let words = self.words(&mut state, &self.key, &known).await?;
-        // Also of a set that is wrong, so that it is not read again and again. Of one that is gone
-        // nothing is known: when it is back it is looked at anew.
+        // An invalid set is remembered too, so that it is not read again and again. A missing set is
+        // not: when it is back, it is checked anew.
         state.known = match (words.first(), words.get(1), words.get(2)) {
             (Some(Some(word)), Some(Some(version)), Some(Some(sum))) if word == b"set" => {
                 [version, &b" "[..], sum].concat()
@@ -93,26 +93,28 @@ impl StoredSet {
             (Some(Some(word)), ..) if word == b"same" => known,
             _ => Vec::new(),
         };
-        let taken = match edition::read(&self.key, words) {
-            Ok(EditionLookup::Same) => return Ok(None),
-            Ok(EditionLookup::Edition(edition)) => take(server, &self.key, *edition).await,
-            Ok(EditionLookup::Nothing) => Err(RulesError::Unreadable(format!(
+        let applied = match record::read(&self.key, words) {
+            Ok(RulesRecordLookup::Same) => return Ok(None),
+            Ok(RulesRecordLookup::Record(record)) => {
+                apply_if_changed(server, &self.key, *record).await
+            }
+            Ok(RulesRecordLookup::Nothing) => Err(RulesError::Unreadable(format!(
                 "no rules at {} in Redis: add some with `tollgate rules put`",
                 self.key
             ))),
             Err(error) => Err(error),
         };
-        if taken.is_err() && server.rules.are_missing() {
+        if applied.is_err() && server.rules.are_missing() {
             self.fall_back(server, &mut state).await;
         }
-        taken
+        applied
     }
 
-    /// Applies the edition before, for a server that has never had rules.
+    /// Applies the previous record, for a server that has never had rules.
     async fn fall_back(&self, server: &Arc<ServerState>, state: &mut StoredState) {
-        if let Ok(words) = self.words(state, &self.before, b"").await
-            && let Ok(EditionLookup::Edition(edition)) = edition::read(&self.before, words)
-            && let Ok(Some(applied)) = take(server, &self.before, *edition).await
+        if let Ok(words) = self.words(state, &self.previous_key, b"").await
+            && let Ok(RulesRecordLookup::Record(record)) = record::read(&self.previous_key, words)
+            && let Ok(Some(applied)) = apply_if_changed(server, &self.previous_key, *record).await
         {
             tracing::warn!(
                 version = applied.to,
@@ -129,7 +131,7 @@ impl StoredSet {
     ) -> Result<Vec<Option<Vec<u8>>>, RulesError> {
         let most = MAX_STORED.to_string();
         let (keys, args) = ([key.as_bytes()], [known, most.as_bytes()]);
-        state.line.run(READ, &keys, &args).await.map(connection::words)
+        state.connection.run(READ, &keys, &args).await.map(connection::words)
     }
 
     /// Replaces the set, if version `expected` is stored.
@@ -141,25 +143,26 @@ impl StoredSet {
         format: Format,
         by: &str,
     ) -> Result<RulesChange, RulesError> {
-        let (set, text) =
-            checked(server, text, format).await.inspect_err(|_| server.rules.offered_wrong())?;
+        let (set, text) = load_checked(server, text, format)
+            .await
+            .inspect_err(|_| server.rules.count_rejected())?;
         // Before anything is written; it is checked again when the set is applied.
         server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
-        let sum = edition::sum_of(version, format, &text);
+        let sum = record::sum_of(version, format, &text);
         let mut state = self.state.lock().await;
         let applies = server.limiter.rules().version();
         let args = [expected.to_string(), applies.to_string(), version.to_string(), sum.clone()];
-        let words = [edition::name_of(format), by, &text, &self.channel];
+        let words = [record::name_of(format), by, &text, &self.channel];
         let args: Vec<&[u8]> =
             args.iter().map(String::as_bytes).chain(words.map(str::as_bytes)).collect();
-        let keys = [self.key.as_bytes(), self.before.as_bytes()];
-        let said = state.line.run(PUT, &keys, &args).await.map_err(|error| {
+        let keys = [self.key.as_bytes(), self.previous_key.as_bytes()];
+        let reply = state.connection.run(PUT, &keys, &args).await.map_err(|error| {
             RulesError::Unwritable(format!(
                 "{error}; they may have been written anyway: read them again"
             ))
         })?;
-        let mut words = connection::words(said).into_iter().flatten();
+        let mut words = connection::words(reply).into_iter().flatten();
         let word = words.next().unwrap_or_default();
         let shown = String::from_utf8(words.next().unwrap_or_default()).unwrap_or_default();
         match (word.as_slice(), shown.parse::<u64>()) {
@@ -171,8 +174,10 @@ impl StoredSet {
             _ => return Err(RulesError::Unwritable("unexpected reply from Redis".into())),
         }
         let from = server.limiter.rules().version();
-        let taken = blocking(server, move |server| server.rules.take(&server.limiter, set)).await?;
-        Ok(taken.unwrap_or(RulesChange { from, to: version }))
+        let applied =
+            blocking(server, move |server| server.rules.apply_if_changed(&server.limiter, set))
+                .await?;
+        Ok(applied.unwrap_or(RulesChange { from, to: version }))
     }
 }
 
@@ -181,13 +186,13 @@ impl StoredSet {
     /// applies nowhere, so reading the rules again would not tell its version.
     async fn conflict(&self, state: &mut StoredState, present: u64) -> RulesError {
         let found = match self.words(state, &self.key, b"").await {
-            Ok(words) => edition::read(&self.key, words),
+            Ok(words) => record::read(&self.key, words),
             Err(_) => return RulesError::Conflict { present },
         };
         let wrong = match found {
-            Ok(EditionLookup::Edition(edition)) => {
+            Ok(RulesRecordLookup::Record(record)) => {
                 let key = self.key.clone();
-                let loading = tokio::task::spawn_blocking(move || edition::load(&key, &edition));
+                let loading = tokio::task::spawn_blocking(move || record::load(&key, &record));
                 loading.await.ok().and_then(Result::err)
             }
             Ok(_) => None,
@@ -201,7 +206,7 @@ impl StoredSet {
 }
 
 /// Checks rules whole, off the threads that serve.
-async fn checked(
+async fn load_checked(
     server: &Arc<ServerState>,
     text: String,
     format: Format,
@@ -215,21 +220,21 @@ async fn checked(
     blocking(server, |_| load().map_err(RulesError::Invalid)).await
 }
 
-async fn take(
+async fn apply_if_changed(
     server: &Arc<ServerState>,
     key: &str,
-    edition: Edition,
+    record: RulesRecord,
 ) -> Result<Option<RulesChange>, RulesError> {
     let key = key.to_owned();
     blocking(server, move |server| {
-        let set = edition::load(&key, &edition)?;
-        let taken = server.rules.take(&server.limiter, set);
-        if let Ok(Some(applied)) = &taken {
-            let (from, to, by) = (applied.from, applied.to, edition::shown(edition.by.as_bytes()));
-            let at_us = edition.at_us;
+        let set = record::load(&key, &record)?;
+        let applied = server.rules.apply_if_changed(&server.limiter, set);
+        if let Ok(Some(change)) = &applied {
+            let (from, to, by) = (change.from, change.to, record::shown(record.by.as_bytes()));
+            let at_us = record.at_us;
             tracing::info!(audit = true, from, version = to, by, at_us, "applied rules from Redis");
         }
-        taken
+        applied
     })
     .await
 }

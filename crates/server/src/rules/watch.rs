@@ -1,8 +1,8 @@
-//! Notices that the rules have changed.
+//! Reload: reads the rules again at start, on SIGHUP, and when they may have changed.
 //!
 //! For a file, its directory is watched, because editors and ConfigMaps put another file in its place.
-//! Notices get lost (on network file systems there are none), so rules are polled as well. Only the
-//! content decides whether anything changed.
+//! File system events get lost (on network file systems there are none), so rules are polled as well.
+//! Only the content decides whether anything changed. `change_notices` does the same for rules in Redis.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use super::stored::ReadMode;
 use super::{Authority, RulesChange, RulesError, change_notices};
 use crate::state::ServerState;
 
-/// Time to wait for more notices: one save makes several.
+/// Time to wait for more events: one save makes several.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Applies the first rules: the last good ones, then the authority's. Their errors are logged, and are
 /// [`RuleSource::trouble`](super::RuleSource::trouble).
 pub(crate) async fn start(server: &Arc<ServerState>) {
-    let recalling = Arc::clone(server);
-    let recalled = tokio::task::spawn_blocking(move || {
-        recalling.rules.recall(&recalling.limiter);
+    let shared = Arc::clone(server);
+    let last_good = tokio::task::spawn_blocking(move || {
+        shared.rules.apply_last_good(&shared.limiter);
     });
     // A panic there would be a bug; the authority is asked all the same.
-    let _ = recalled.await;
-    look(server).await;
+    let _ = last_good.await;
+    reload(server).await;
     if server.rules.are_missing() {
         tracing::warn!("no rules yet: not ready");
     }
@@ -48,18 +48,18 @@ pub async fn follow(server: Arc<ServerState>) {
 async fn follow_file(server: &Arc<ServerState>, path: &Path) {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let dir = parent.unwrap_or(Path::new(".")).to_owned();
-    follow_dirs(server, &[dir], "the rules", || look(server)).await;
+    follow_dirs(server, &[dir], "the rules", || reload(server)).await;
 }
 
-/// Looks at every change in the directories, and at every poll, until dropped.
+/// Reloads at every change in the directories, and at every poll, until dropped.
 pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
     server: &ServerState,
     dirs: &[PathBuf],
     what: &str,
-    look: impl Fn() -> F,
+    reload: impl Fn() -> F,
 ) {
-    let (notice, mut noticed) = mpsc::channel(1);
-    let watcher = watch_dirs(dirs, notice);
+    let (changed, mut changes) = mpsc::channel(1);
+    let watcher = watch_dirs(dirs, changed);
     if let Err(error) = &watcher {
         tracing::warn!(%error, "cannot watch {what}: polling only");
     }
@@ -67,56 +67,59 @@ pub(crate) async fn follow_dirs<F: Future<Output = ()>>(
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            Some(()) = noticed.recv() => {
+            Some(()) = changes.recv() => {
                 tokio::time::sleep(DEBOUNCE).await;
-                let _ = noticed.try_recv();
+                let _ = changes.try_recv();
             }
             _ = ticks.tick() => {}
         }
-        look().await;
+        reload().await;
     }
 }
 
-/// Reads everything once, off the threads that serve.
-pub(crate) async fn look(server: &Arc<ServerState>) {
-    look_how(server, ReadMode::Everything).await;
+/// Reloads all rules once, off the threads that serve.
+pub(crate) async fn reload(server: &Arc<ServerState>) {
+    reload_with(server, ReadMode::Everything).await;
 }
 
-pub(super) async fn look_how(server: &Arc<ServerState>, how: ReadMode) {
-    let how =
-        if server.rules.anew.swap(false, Ordering::Relaxed) { ReadMode::Everything } else { how };
-    let looked = match &server.rules.authority {
+/// Reloads the rules, and logs new rules and errors.
+pub(super) async fn reload_with(server: &Arc<ServerState>, mode: ReadMode) {
+    let recheck_all = server.rules.recheck_all.swap(false, Ordering::Relaxed);
+    let mode = if recheck_all { ReadMode::Everything } else { mode };
+    let reloaded = match &server.rules.authority {
         Authority::File(..) => {
-            super::stored::blocking(server, |server| server.rules.refresh(&server.limiter)).await
+            super::stored::blocking(server, |server| server.rules.reload_file(&server.limiter))
+                .await
         }
-        Authority::Stored(stored) => server.rules.noted(stored.look(server, how).await),
-        Authority::Hashes(hashes) => server.rules.noted(hashes.look(server, how).await),
+        Authority::Stored(stored) => server.rules.note_rejection(stored.reload(server, mode).await),
+        Authority::Hashes(hashes) => server.rules.note_rejection(hashes.reload(server, mode).await),
         Authority::Memory => Ok(None),
     };
-    tell(server, looked);
+    log_reload(server, reloaded);
     if server.rules.state_trouble().is_some() {
         // The directory can become usable without a change of the rules.
         let _ = super::stored::blocking(server, |server| {
-            server.rules.keep_again(&server.limiter);
+            server.rules.retry_save(&server.limiter);
             Ok(())
         })
         .await;
     }
 }
 
-/// Handles a message.
-pub(super) async fn hear(server: &Arc<ServerState>, message: &[u8]) {
+/// Reloads after a message about a change.
+pub(super) async fn handle_message(server: &Arc<ServerState>, message: &[u8]) {
     match &server.rules.authority {
         Authority::Hashes(hashes) => {
-            let heard = hashes.hear(server, message).await;
-            tell(server, server.rules.noted(heard));
+            let applied = hashes.handle_message(server, message).await;
+            log_reload(server, server.rules.note_rejection(applied));
         }
-        _ => look_how(server, ReadMode::Changes).await,
+        _ => reload_with(server, ReadMode::Changes).await,
     }
 }
 
-fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
-    match looked {
+/// Logs the result of a reload, and publishes an error as an event.
+fn log_reload(server: &ServerState, reloaded: Result<Option<RulesChange>, RulesError>) {
+    match reloaded {
         Ok(Some(applied)) => {
             tracing::info!(from = applied.from, version = applied.to, "applied new rules");
         }
@@ -129,15 +132,15 @@ fn tell(server: &ServerState, looked: Result<Option<RulesChange>, RulesError>) {
     }
 }
 
-/// Notices changes in these directories.
-fn watch_dirs(dirs: &[PathBuf], notice: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
+/// Sends a signal at each change in these directories.
+fn watch_dirs(dirs: &[PathBuf], changed: mpsc::Sender<()>) -> notify::Result<RecommendedWatcher> {
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-        // Looking at the file is no change of it, or every look would be followed by another.
+        // Reading the file is no change of it, or every reload would be followed by another.
         if event.is_ok_and(|event| is_read(event.kind)) {
             return;
         }
-        // One that waits to be seen is as good as two.
-        let _ = notice.try_send(());
+        // One signal that waits is as good as two.
+        let _ = changed.try_send(());
     })?;
     for dir in dirs {
         watcher.watch(dir, RecursiveMode::NonRecursive)?;

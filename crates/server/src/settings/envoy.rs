@@ -6,14 +6,14 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use tollgate::envoy::{self, Conduct};
+use tollgate::envoy::{self, CallPolicy};
 use tollgate::rules::declaration::OnOutage;
 
 use super::Options;
+use crate::enum_text::{impl_deserialize, impl_from_str, text_enum};
 use crate::protocols::grpc::{GrpcSettings, HeaderNames};
-use crate::words::{from_text, from_word, words};
 
-words! {
+text_enum! {
     /// Handling of a domain in several files.
     #[derive(Default)]
     pub enum EnvoyDomains {
@@ -25,7 +25,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Charges of a call with a descriptor over its limit.
     #[derive(Default)]
     pub enum EnvoyCharge {
@@ -37,7 +37,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Answer while the store is unreachable.
     #[derive(Default)]
     pub enum EnvoyOnOutage {
@@ -80,8 +80,8 @@ impl FromStr for EnvoyHeaders {
     }
 }
 
-from_word!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage);
-from_text!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyHeaders);
+impl_from_str!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage);
+impl_deserialize!(EnvoyDomains, EnvoyCharge, EnvoyOnOutage, EnvoyHeaders);
 
 /// Settings for Envoy's calls.
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,7 @@ impl EnvoySettings {
             EnvoyOnOutage::Refuse => OnOutage::Refuse,
         };
         let calls = GrpcSettings {
-            conduct: Conduct::DEFAULT.charging(charge).in_outages(on_outage),
+            policy: CallPolicy::DEFAULT.charging(charge).in_outages(on_outage),
             enforcement: options.envoy_mode.unwrap_or_default(),
             headers: options.envoy_headers.take().and_then(|headers| headers.0),
             metadata: options.envoy_metadata.unwrap_or_default(),
@@ -141,8 +141,8 @@ mod tests {
         let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
         assert_eq!(domains, EnvoyDomains::Merge);
-        let conduct = Conduct::DEFAULT.charging(envoy::Charge::All);
-        assert_eq!(calls.conduct, conduct.in_outages(OnOutage::Refuse));
+        let policy = CallPolicy::DEFAULT.charging(envoy::Charge::All);
+        assert_eq!(calls.policy, policy.in_outages(OnOutage::Refuse));
         assert_eq!(calls.enforcement, Enforcement::Shadow);
         assert_eq!(calls.headers, Some(HeaderNames::default()));
         assert_eq!(calls.metadata, Metadata::Include);

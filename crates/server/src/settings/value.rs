@@ -7,7 +7,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::words::{from_text, from_word, words};
+use crate::enum_text::{impl_deserialize, impl_from_str, text_enum};
 
 /// A text that must reach no log. Its `Debug` hides it, and it has no `Display`.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl FromStr for ListenAddress {
     }
 }
 
-words! {
+text_enum! {
     /// Answer to requests before rules are loaded.
     #[derive(Default)]
     pub enum WithoutRules {
@@ -104,7 +104,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Format of log lines.
     pub enum LogFormat {
         /// One JSON object a line.
@@ -114,7 +114,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Least severe level that is logged, by tracing's names.
     #[derive(Default)]
     pub enum LogLevel {
@@ -154,5 +154,13 @@ impl FromStr for AttributeHeader {
     }
 }
 
-from_text!(Secret, DurationText, ListenAddress, WithoutRules, LogFormat, LogLevel, AttributeHeader);
-from_word!(WithoutRules, LogFormat, LogLevel);
+impl_deserialize!(
+    Secret,
+    DurationText,
+    ListenAddress,
+    WithoutRules,
+    LogFormat,
+    LogLevel,
+    AttributeHeader
+);
+impl_from_str!(WithoutRules, LogFormat, LogLevel);

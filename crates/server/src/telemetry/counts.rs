@@ -15,10 +15,10 @@ use tollgate::{Admission, Reason, Ruling};
 
 use super::latency::{LatencyHistogram, LatencySnapshot};
 
+use crate::enum_text::text_enum;
 use crate::sync::lock;
-use crate::words::words;
 
-words! {
+text_enum! {
     /// The way in which a request asked: a label of metrics.
     pub enum Protocol {
         /// A check, reservation or batch over HTTP.
@@ -36,7 +36,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Result of a request, as it is counted.
     pub enum Outcome {
         /// It passes, by a decision of the store or without limits.

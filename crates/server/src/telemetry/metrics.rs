@@ -1,4 +1,4 @@
-//! Counts as Prometheus reads them.
+//! Metrics: writes the server's counts in the text format of Prometheus.
 //!
 //! Labels are protocols, listeners, outcomes, and the names of rules, of which there are at most
 //! [`MAX_RULES`](super::counts::MAX_RULES); never a key, an address or a user.

@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Duration, UInt64Value, Value};
-use tollgate::envoy::{Charge, Conduct};
+use tollgate::envoy::{CallPolicy, Charge};
 use tollgate_server::protocols::grpc::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 use crate::support::{GrpcServer, NOW, d, limiter, shop, told};
@@ -238,7 +238,7 @@ async fn one_descriptor_over_charges_none_unless_all_are_charged() {
     for (charge, left) in
         [(Charge::AllOrNone, "OVER: OK 10, OVER 0"), (Charge::All, "OVER: OK 8, OVER 0")]
     {
-        let server = serve(|settings| settings.conduct = Conduct::DEFAULT.charging(charge)).await;
+        let server = serve(|settings| settings.policy = CallPolicy::DEFAULT.charging(charge)).await;
         let mut client = server.client().await;
         client.shop(&[d("ten=a"), hits(d("two=a"), 3)]).await;
 

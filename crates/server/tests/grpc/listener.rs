@@ -2,7 +2,7 @@
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tollgate::envoy::Conduct;
+use tollgate::envoy::CallPolicy;
 use tollgate::rules::declaration::OnOutage;
 use tollgate_harness::RedisServer;
 use tollgate_server::Listener;
@@ -243,7 +243,7 @@ async fn what_is_answered_without_the_store_is_counted_as_degraded() {
             settings.store = redis.url().parse().unwrap();
             // A busy machine must not look like an outage.
             settings.store_deadline = std::time::Duration::from_secs(10);
-            settings.envoy.calls.conduct = Conduct::DEFAULT.in_outages(on_outage);
+            settings.envoy.calls.policy = CallPolicy::DEFAULT.in_outages(on_outage);
         })
         .await;
         let mut client = Client::at(grpc(&running)).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::envoy::Conduct;
+use tollgate::envoy::CallPolicy;
 use tollgate::redis::{Config, RedisStore};
 use tollgate::rules::declaration::OnOutage;
 use tollgate_harness::RedisServer;
@@ -45,7 +45,7 @@ async fn without_redis_the_share_answers_or_the_call_fails() {
     let limiter = limiter_on(connect(&server).await, SHOP);
     let local = GrpcServer::open(limiter.clone(), GrpcSettings::default()).await;
     let mut settings = GrpcSettings::default();
-    settings.conduct = Conduct::DEFAULT.in_outages(OnOutage::Refuse);
+    settings.policy = CallPolicy::DEFAULT.in_outages(OnOutage::Refuse);
     let strict = GrpcServer::open(limiter.clone(), settings).await;
     let (mut local, mut strict) = (local.client().await, strict.client().await);
     assert_eq!(told(&local.shop(&[d("two=a")]).await), "OK: OK 1");

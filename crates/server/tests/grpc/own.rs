@@ -61,8 +61,8 @@ async fn every_protocol_charges_the_same_counters() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_is_one_request_and_one_decision() {
     let running = start_with(|settings| {
-        let conduct = settings.envoy.calls.conduct;
-        settings.envoy.calls.conduct = conduct.charging(tollgate::envoy::Charge::All);
+        let policy = settings.envoy.calls.policy;
+        settings.envoy.calls.policy = policy.charging(tollgate::envoy::Charge::All);
     })
     .await;
     let mut client = client(&running).await;

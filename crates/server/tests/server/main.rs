@@ -45,4 +45,4 @@ mod state;
 mod support;
 mod tls;
 mod tokens;
-mod whole;
+mod without_hyper;

@@ -126,7 +126,7 @@ fn what_it_says_to_try_works() {
 }
 
 #[test]
-fn sighup_looks_at_the_rules() {
+fn sighup_reloads_the_rules() {
     let dir = TempDir::new();
     let path = rules(&dir);
     let program = serve(&["--rules", &path, "--rules-poll", "1h"], &[]);

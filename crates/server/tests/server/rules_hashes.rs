@@ -114,7 +114,7 @@ async fn hashes_are_rules_and_messages_change_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_messages_they_are_followed_by_looking() {
+async fn without_messages_they_are_followed_by_polling() {
     let redis = RedisServer::start().unwrap();
     first(&redis);
     // More keys than one look goes over between whole sweeps.

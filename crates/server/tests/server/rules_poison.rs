@@ -98,8 +98,8 @@ async fn poisoned_files_change_no_decision() {
     let mut draw = Random(7);
     for _ in 0..POISONS {
         std::fs::write(&file, draw.poison()).unwrap();
-        // The follower or this call looks first, and finds it wrong.
-        let _ = state.rules.refresh(&state.limiter);
+        // The follower or this call reloads first, and rejects it.
+        let _ = state.rules.reload_file(&state.limiter);
     }
     assert_eq!(decisions(state, running.http), before);
     assert!(metric(running.admin, "tollgate_rules_rejected_total") > 1_000);

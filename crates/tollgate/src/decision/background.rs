@@ -304,11 +304,11 @@ impl<S: Store> BackgroundTask<S> {
                     requests.push(vec![(counter, Op::Credit { cost, at })]);
                 }
                 Job::CountRefusal { refusals, ban, banned } => {
-                    after.push((requests.len(), Then::Ban(ban, banned)));
+                    after.push((requests.len(), FollowUp::Ban(ban, banned)));
                     requests.push(vec![(refusals, Op::Take(1))]);
                 }
                 Job::Shadow { charges, answered } => {
-                    after.push((requests.len(), Then::Call(answered)));
+                    after.push((requests.len(), FollowUp::Call(answered)));
                     requests.push(charges);
                 }
             }
@@ -342,15 +342,15 @@ impl<S: Store> BackgroundTask<S> {
     }
 
     /// Calls the callbacks, and bans clients that have been refused often enough.
-    async fn follow_up(&self, answers: &[Answer], after: Vec<(usize, Then)>) {
+    async fn follow_up(&self, answers: &[Answer], after: Vec<(usize, FollowUp)>) {
         let full = |answer: &Answer| {
             !answer.passes() || answer.decisions.iter().any(|decision| decision.remaining == 0)
         };
         let (mut requests, mut callbacks) = (Vec::new(), Vec::new());
         for (place, then) in after {
             match (then, answers.get(place)) {
-                (Then::Call(answered), Some(answer)) => answered.call(answer.clone()),
-                (Then::Ban(ban, banned), Some(answer)) if full(answer) => {
+                (FollowUp::Call(answered), Some(answer)) => answered.call(answer.clone()),
+                (FollowUp::Ban(ban, banned), Some(answer)) if full(answer) => {
                     requests.push(vec![(ban, Op::Take(1))]);
                     callbacks.push(banned);
                 }
@@ -391,8 +391,8 @@ fn half(span: Duration) -> Duration {
 /// Charges that are executed all or none.
 pub(crate) type OwnedRequest = Vec<(OwnedCounter, Op)>;
 
-/// The step that follows an answer.
-enum Then {
+/// The step that follows the answer of a request.
+enum FollowUp {
     Ban(OwnedCounter, OnAnswer),
     Call(OnAnswer),
 }

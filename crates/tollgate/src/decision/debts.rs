@@ -65,13 +65,15 @@ pub(crate) struct Debts {
     count: AtomicUsize,
 }
 
-/// A visit of a request to a counter in an outage.
+/// Tells whether a counter that the outage fallback answers for has a debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Visit {
-    First,
-    Again,
-    /// No charge has visited the counter yet, and this request only asks: there will be no debt.
-    Peek,
+pub(crate) enum DebtTracking {
+    /// The request opened it.
+    New,
+    /// An earlier request opened it.
+    Existing,
+    /// It has none, and this request only asks: no debt can arise.
+    NotNeeded,
     /// [`MAX_DEBTS`] counters have debts already.
     Untracked,
 }
@@ -86,32 +88,32 @@ impl Debts {
     }
 
     /// Records that the outage fallback answers for a counter.
-    pub(crate) fn visit(
+    pub(crate) fn track(
         &self,
         hash: CounterHash,
         charge: &Charge<'_>,
         partition: Option<&[u8]>,
         share: &Limit,
         now: Instant,
-    ) -> Visit {
+    ) -> DebtTracking {
         let mut debts = self.lock();
         if let Some(debt) = debts.get_mut(&hash) {
             // The rule may have been edited meanwhile.
             debt.share = *share;
             debt.counter.limit = *charge.limit();
-            return Visit::Again;
+            return DebtTracking::Existing;
         }
         if matches!(charge.op(), Op::Peek(_)) {
-            return Visit::Peek;
+            return DebtTracking::NotNeeded;
         }
         if debts.len() >= MAX_DEBTS {
-            return Visit::Untracked;
+            return DebtTracking::Untracked;
         }
         let counter = OwnedCounter::of(charge, partition);
         let debt = Debt { counter, share: *share, cost: 0, last: now, parts: SmallVec::new() };
         debts.insert(hash, debt);
         self.count.store(debts.len(), Ordering::Release);
-        Visit::First
+        DebtTracking::New
     }
 
     /// Adds the cost of a charge that passed; false if the counter has no debt. A debt is at most the

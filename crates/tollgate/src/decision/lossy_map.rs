@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tollgate_core::{Key, Limit, lock_mutex};
 
-use crate::chance;
+use crate::random;
 
 /// A keyed 128-bit hash that stands for a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +32,7 @@ impl std::fmt::Debug for CounterHasher {
 
 impl CounterHasher {
     pub(crate) fn new() -> Self {
-        Self { keys: (chance::bits(), chance::bits()) }
+        Self { keys: (random::bits(), random::bits()) }
     }
 
     /// The hash of a counter, the same for every edit of its rule.

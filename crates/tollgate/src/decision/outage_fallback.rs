@@ -25,11 +25,11 @@ use tollgate_core::{
 };
 use tollgate_embedded::EmbeddedStore;
 
-use super::debts::{Debts, Settlement, Visit};
+use super::debts::{DebtTracking, Debts, Settlement};
 use super::lossy_map::{CounterHash, LossyMap};
 use super::plan::{OwnedCounter, Plan, counts_holders, spent, under};
-use crate::chance::Names;
 use crate::clock::{self, Instant, LocalClock, after};
+use crate::random::IdGenerator;
 
 /// The most counters whose last answer is remembered, and the most local counters.
 pub(crate) const CAPACITY: usize = 65_536;
@@ -164,10 +164,12 @@ impl OutageFallback {
             let Some(share) = self.share_of(charge.limit()) else {
                 return refusal(count, i, refusing());
             };
-            match self.debts.visit(*hash, charge, plan.partition, &share, now) {
-                Visit::First => self.seed(*hash, charge, &share, now),
-                Visit::Peek => peeks.extend(self.peek(*hash, charge, now).map(|peek| (i, peek))),
-                Visit::Again | Visit::Untracked => {
+            match self.debts.track(*hash, charge, plan.partition, &share, now) {
+                DebtTracking::New => self.seed(*hash, charge, &share, now),
+                DebtTracking::NotNeeded => {
+                    peeks.extend(self.peek(*hash, charge, now).map(|peek| (i, peek)))
+                }
+                DebtTracking::Existing | DebtTracking::Untracked => {
                     self.unseed(*hash, charge.key(), &share, |seed| seed.until <= now)
                 }
             }
@@ -286,7 +288,7 @@ impl OutageFallback {
     }
 
     /// The settlement of a counter's debt, if it has one, as far as the debt still counts.
-    pub(crate) fn settlement(&self, hash: CounterHash, names: &Names) -> Option<Settlement> {
+    pub(crate) fn settlement(&self, hash: CounterHash, names: &IdGenerator) -> Option<Settlement> {
         let used = |counter: &OwnedCounter, share: &Limit| {
             let Some(key) = counter.key() else { return 0 };
             share.quota().burst().get().saturating_sub(self.remaining(key, share))

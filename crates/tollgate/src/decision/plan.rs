@@ -1,4 +1,4 @@
-//! The plan of a request: its charges, each with a failure policy and an origin.
+//! The plan of a request: its planned charges, each with a failure policy and an origin.
 //!
 //! A planner knows its own language (rules, Envoy's descriptors, the attributes of a function, one
 //! key) and returns a [`Plan`]. It never talks to a store. `run.rs` executes plans and knows no

@@ -6,13 +6,17 @@ use tollgate_core::{Cost, Holder, Need, Op};
 
 use super::plan::{ChargePolicy, Intent, Origin, Plan, Set, counts_holders};
 use super::ruling::{Blocked, Reason};
-use crate::chance::Names;
+use crate::random::IdGenerator;
 
 impl<'p> Plan<'p> {
     /// Plans an ask that the limiter's rules judged. The plan is filled in place, because it is too
     /// large to be moved.
     #[inline]
-    pub(crate) fn push_judgement<'s: 'p>(&mut self, judgement: &'p Judgement<'s>, names: &Names) {
+    pub(crate) fn push_judgement<'s: 'p>(
+        &mut self,
+        judgement: &'p Judgement<'s>,
+        names: &IdGenerator,
+    ) {
         match judgement {
             Judgement::Charges(charges) => {
                 self.partition = charges.partition();
@@ -40,7 +44,7 @@ impl<'p> Plan<'p> {
         charge: &'p RuleCharge<'s>,
         cost: Cost,
         set: Set,
-        names: &Names,
+        names: &IdGenerator,
     ) {
         let (limit, kind) = (charge.limit.limit(), charge.limit.kind());
         let op = match (self.intent, kind) {
@@ -74,7 +78,7 @@ impl<'p> Plan<'p> {
         &mut self,
         charges: &'p Charges<'s>,
         set: Set,
-        names: &Names,
+        names: &IdGenerator,
     ) {
         if self.intent == Intent::Peek {
             return;

@@ -27,17 +27,17 @@ use super::outage_fallback::{self, OutageFallback};
 use super::plan::{ChargePolicy, Intent, Origin, OwnedCounter, Plan, RuleSource};
 use super::ruling::{Reason, Ruling, Source};
 use crate::builder::DenyCacheMode;
-use crate::chance::Names;
 use crate::clock::{self, Instant};
 use crate::limiter::Limiter;
 use crate::permits::Permits;
+use crate::random::IdGenerator;
 
 /// Executes plans on a store, and answers in its place when it does not.
 #[derive(Debug)]
 pub(crate) struct Runner<S> {
     pub(crate) store: S,
     pub(super) fleet: Box<str>,
-    pub(crate) names: Names,
+    pub(crate) names: IdGenerator,
     hasher: CounterHasher,
     deny_cache: Option<DenyCache>,
     guards: LocalGuards,
@@ -156,7 +156,7 @@ impl<S: Store> Runner<S> {
         Self {
             store,
             fleet: fleet.name,
-            names: Names::new(),
+            names: IdGenerator::new(),
             hasher: CounterHasher::new(),
             deny_cache,
             guards: LocalGuards::new(),

@@ -116,14 +116,14 @@ pub struct Override {
 /// The policy for all calls of a listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Conduct {
+pub struct CallPolicy {
     /// The charges of a call with a descriptor that is over its limit.
     pub charge: Charge,
     /// The answer while the store does not answer.
     pub on_outage: OnOutage,
 }
 
-impl Conduct {
+impl CallPolicy {
     /// Charges all or none, and answers by this process's share in an outage.
     pub const DEFAULT: Self = Self { charge: Charge::AllOrNone, on_outage: OnOutage::Local };
 

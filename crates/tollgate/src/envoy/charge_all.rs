@@ -13,7 +13,7 @@ use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{Charge, Decision, Op, Quota, Retry, Store, Timestamp, Verdict};
 
 use super::answer::{Code, Status, overall};
-use super::call::Conduct;
+use super::call::CallPolicy;
 use super::decide::{Statuses, tell};
 use super::plan::MatchedCall;
 use super::rule::Mode;
@@ -24,7 +24,7 @@ impl<S: Store + 'static> Limiter<S> {
     pub(super) async fn decide_each(
         &self,
         matched: &MatchedCall<'_>,
-        conduct: Conduct,
+        policy: CallPolicy,
         rules: &RuleSource,
     ) -> (Statuses, Ruling) {
         self.tell_shadow_blocks(matched, rules);
@@ -32,7 +32,7 @@ impl<S: Store + 'static> Limiter<S> {
         let mut plans: SmallVec<[Plan<'_>; 2]> = SmallVec::new();
         for (i, limited) in matched.limited() {
             let shadow = limited.mode == Mode::Shadow;
-            let on_outage = if shadow { OnOutage::Local } else { conduct.on_outage };
+            let on_outage = if shadow { OnOutage::Local } else { policy.on_outage };
             let (own, plan) = matched.plan(rules, Intent::CHARGE, on_outage, |at, _| at == i);
             if !own.is_empty() {
                 indices.push(i);

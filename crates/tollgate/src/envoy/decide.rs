@@ -14,7 +14,7 @@ use tollgate_core::{Decision, Store, Timestamp};
 
 use super::EnvoyRules;
 use super::answer::{Answer, Code, Status, overall};
-use super::call::{Call, CallError, Charge, Conduct};
+use super::call::{Call, CallError, CallPolicy, Charge};
 use super::plan::{LimitedDescriptor, MatchedCall};
 use super::rule::Mode;
 use crate::decision::{Intent, RuleSource, Ruling};
@@ -36,15 +36,15 @@ impl<S: Store + 'static> Limiter<S> {
     pub async fn should_rate_limit(
         &self,
         call: &Call<'_>,
-        conduct: Conduct,
+        policy: CallPolicy,
     ) -> Result<Answer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
         let source = RuleSource::Envoy(Arc::clone(&rules));
         let matched = MatchedCall::new(call, &rules, &self.shared.secret)?;
-        let (statuses, ruling) = match conduct.charge {
-            Charge::AllOrNone => self.decide_together(&matched, conduct, &source).await,
-            Charge::All => self.decide_each(&matched, conduct, &source).await,
+        let (statuses, ruling) = match policy.charge {
+            Charge::AllOrNone => self.decide_together(&matched, policy, &source).await,
+            Charge::All => self.decide_each(&matched, policy, &source).await,
         };
         let code = if ruling.passes() { Code::Ok } else { Code::OverLimit };
         let (outage, at, knows_domain) = (ruling.outage(), ruling.at(), matched.knows_domain);
@@ -100,13 +100,13 @@ impl<S: Store + 'static> Limiter<S> {
     async fn decide_together(
         &self,
         matched: &MatchedCall<'_>,
-        conduct: Conduct,
+        policy: CallPolicy,
         rules: &RuleSource,
     ) -> (Statuses, Ruling) {
         let enforced = |_, limited: &LimitedDescriptor| limited.mode != Mode::Shadow;
         let (indices, plan) = match matched.block(rules) {
             Some(block) => (SmallVec::new(), block),
-            None => matched.plan(rules, Intent::CHARGE, conduct.on_outage, enforced),
+            None => matched.plan(rules, Intent::CHARGE, policy.on_outage, enforced),
         };
         let mut ruling = Ruling::of(&plan);
         drop(self.run(&plan, None, &mut ruling).await);

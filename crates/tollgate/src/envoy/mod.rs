@@ -6,7 +6,7 @@
 //! answers with those of the reference service.
 //!
 //! ```
-//! use tollgate::envoy::{Call, Code, Conduct, Descriptor, EnvoyRules, Entry};
+//! use tollgate::envoy::{Call, Code, CallPolicy, Descriptor, EnvoyRules, Entry};
 //! use tollgate::{EmbeddedStore, Limiter};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +23,7 @@
 //! let descriptors = [Descriptor::new(&entries)];
 //! let call = Call::new("shop", &descriptors);
 //! for code in [Code::Ok, Code::Ok, Code::OverLimit] {
-//!     assert_eq!(limiter.should_rate_limit(&call, Conduct::default()).await?.code(), code);
+//!     assert_eq!(limiter.should_rate_limit(&call, CallPolicy::default()).await?.code(), code);
 //! }
 //! # Ok(()) }
 //! ```
@@ -56,7 +56,7 @@ mod tree;
 mod unit;
 
 pub use answer::{Answer, Code, Status};
-pub use call::{Call, CallError, Charge, Conduct, Descriptor, Entry, MAX_ENTRIES, Override};
+pub use call::{Call, CallError, CallPolicy, Charge, Descriptor, Entry, MAX_ENTRIES, Override};
 pub use metadata::Metadata;
 pub use read::{MAX_DEPTH, MAX_DESCRIPTORS, MAX_FILES, MAX_REPLACES, MAX_TEXT};
 pub use rule::{Mode, RateLimit, Rule, TooFast};

@@ -18,14 +18,14 @@ use crate::decision::{Blocked, ChargePolicy, Intent, Origin, Plan, Reason, RuleS
 
 /// The descriptors of a call with their rules.
 pub(super) struct MatchedCall<'k> {
-    descriptors: SmallVec<[Matched; 4]>,
+    descriptors: SmallVec<[DescriptorMatch; 4]>,
     keys: KeyWriter<'k>,
     pub(super) knows_domain: bool,
 }
 
 /// A descriptor with its rule.
 #[expect(clippy::large_enum_variant, reason = "lives on the stack: a box would allocate each time")]
-enum Matched {
+enum DescriptorMatch {
     NoRule,
     Unlimited { rule: usize },
     Limited(LimitedDescriptor),
@@ -74,7 +74,7 @@ impl<'k> MatchedCall<'k> {
             Self { descriptors: SmallVec::new(), keys: KeyWriter::new(secret), knows_domain };
         for (i, descriptor) in call.descriptors.iter().enumerate() {
             let matched = match descriptor.limit {
-                _ if !knows_domain => Matched::NoRule,
+                _ if !knows_domain => DescriptorMatch::NoRule,
                 Some(limit) => {
                     let unit = limit.unit.ok_or(CallError::UnknownUnit { descriptor: i })?;
                     plan.overridden(
@@ -99,11 +99,11 @@ impl<'k> MatchedCall<'k> {
         call: &Call<'_>,
         asked: &Descriptor<'_>,
         rate: RateLimit,
-    ) -> Result<Matched, CallError> {
+    ) -> Result<DescriptorMatch, CallError> {
         let limit = rate.limit().map_err(CallError::TooFast)?;
         let key = key::write(&mut self.keys, call.domain, rate.unit(), asked.entries, &[]);
         let op = op(call, asked);
-        Ok(Matched::Limited(LimitedDescriptor {
+        Ok(DescriptorMatch::Limited(LimitedDescriptor {
             rule: None,
             rate,
             limit,
@@ -113,10 +113,19 @@ impl<'k> MatchedCall<'k> {
         }))
     }
 
-    fn ruled(&mut self, call: &Call<'_>, asked: &Descriptor<'_>, rules: &EnvoyRules) -> Matched {
-        let Some(found) = rules.search(call.domain, asked.entries) else { return Matched::NoRule };
-        let Some(rule) = rules.rules().get(found.rule) else { return Matched::NoRule };
-        let Some(rate) = rule.rate_limit() else { return Matched::Unlimited { rule: found.rule } };
+    fn ruled(
+        &mut self,
+        call: &Call<'_>,
+        asked: &Descriptor<'_>,
+        rules: &EnvoyRules,
+    ) -> DescriptorMatch {
+        let Some(found) = rules.search(call.domain, asked.entries) else {
+            return DescriptorMatch::NoRule;
+        };
+        let Some(rule) = rules.rules().get(found.rule) else { return DescriptorMatch::NoRule };
+        let Some(rate) = rule.rate_limit() else {
+            return DescriptorMatch::Unlimited { rule: found.rule };
+        };
         let (domain, unit) = (call.domain, rate.unit());
         let key = key::write(&mut self.keys, domain, unit, asked.entries, &found.shared);
         let (limit, op) = (rule.limit, op(call, asked));
@@ -126,14 +135,21 @@ impl<'k> MatchedCall<'k> {
             (Mode::Quota, None, Op::Credit { .. }) => Mode::Enforce,
             (mode, _, _) => mode,
         };
-        Matched::Limited(LimitedDescriptor { rule: Some(found.rule), rate, limit, mode, op, key })
+        DescriptorMatch::Limited(LimitedDescriptor {
+            rule: Some(found.rule),
+            rate,
+            limit,
+            mode,
+            op,
+            key,
+        })
     }
 
     /// Drops rules that another rule of the call replaces, in any order of descriptors.
     fn replace(&mut self, rules: &EnvoyRules) {
-        let matched = |item: &Matched| match item {
-            Matched::Unlimited { rule }
-            | Matched::Limited(LimitedDescriptor { rule: Some(rule), .. }) => {
+        let matched = |item: &DescriptorMatch| match item {
+            DescriptorMatch::Unlimited { rule }
+            | DescriptorMatch::Limited(LimitedDescriptor { rule: Some(rule), .. }) => {
                 rules.rules().get(*rule)
             }
             _ => None,
@@ -148,12 +164,12 @@ impl<'k> MatchedCall<'k> {
             return;
         }
         for item in &mut self.descriptors {
-            let Matched::Limited(LimitedDescriptor { rule: Some(rule), .. }) = item else {
+            let DescriptorMatch::Limited(LimitedDescriptor { rule: Some(rule), .. }) = item else {
                 continue;
             };
             let name = rules.rules().get(*rule).map_or("", Rule::name);
             if !name.is_empty() && replacing.iter().any(|other| other.replaces(name)) {
-                *item = Matched::NoRule;
+                *item = DescriptorMatch::NoRule;
             }
         }
     }
@@ -161,14 +177,17 @@ impl<'k> MatchedCall<'k> {
     /// Judges a counter that a call names twice, under different limits, by the stricter one: no
     /// request can charge it under both.
     fn agree(&mut self) {
-        let counted = |item: &Matched| match item {
-            Matched::Limited(limited) => limited.limit.map(|limit| (limited.key.clone(), limit)),
+        let counted = |item: &DescriptorMatch| match item {
+            DescriptorMatch::Limited(limited) => {
+                limited.limit.map(|limit| (limited.key.clone(), limit))
+            }
             _ => None,
         };
         let all: SmallVec<[(Range<usize>, Limit); 4]> =
             self.descriptors.iter().filter_map(counted).collect();
         for item in &mut self.descriptors {
-            let Matched::Limited(LimitedDescriptor { limit: Some(limit), key, .. }) = item else {
+            let DescriptorMatch::Limited(LimitedDescriptor { limit: Some(limit), key, .. }) = item
+            else {
                 continue;
             };
             let same = |other: &&(Range<usize>, Limit)| {
@@ -182,7 +201,7 @@ impl<'k> MatchedCall<'k> {
     /// Turns the call into a question that charges nothing.
     pub(super) fn peeking(mut self) -> Self {
         for matched in &mut self.descriptors {
-            if let Matched::Limited(limited) = matched {
+            if let DescriptorMatch::Limited(limited) = matched {
                 limited.op = match limited.op {
                     Op::Take(cost) => Op::Peek(cost),
                     // Giving back always passes.
@@ -196,7 +215,7 @@ impl<'k> MatchedCall<'k> {
     /// The limited descriptors, with their indices in the call.
     pub(super) fn limited(&self) -> impl Iterator<Item = (usize, &LimitedDescriptor)> {
         self.descriptors.iter().enumerate().filter_map(|(i, matched)| match matched {
-            Matched::Limited(limited) => Some((i, limited)),
+            DescriptorMatch::Limited(limited) => Some((i, limited)),
             _ => None,
         })
     }
@@ -237,12 +256,12 @@ impl<'k> MatchedCall<'k> {
 
     /// The statuses of all descriptors before anything is counted.
     pub(super) fn statuses(&self) -> SmallVec<[Status; 4]> {
-        let status = |matched: &Matched| match matched {
-            Matched::NoRule => Status::NO_RULE,
-            Matched::Unlimited { rule } => {
+        let status = |matched: &DescriptorMatch| match matched {
+            DescriptorMatch::NoRule => Status::NO_RULE,
+            DescriptorMatch::Unlimited { rule } => {
                 Status { remaining: u32::MAX, rule: Some(*rule), ..Status::NO_RULE }
             }
-            Matched::Limited(limited) => limited.status(),
+            DescriptorMatch::Limited(limited) => limited.status(),
         };
         self.descriptors.iter().map(status).collect()
     }

@@ -55,17 +55,17 @@ pub(super) fn file(
     rules: &mut EnvoyRules,
     text: &str,
     root: &Node<'_>,
-    seen: DomainAgain,
+    duplicates: DuplicateDomain,
 ) -> Result<(), Problems> {
     let mut reader =
         DescriptorReader { lines: text.split('\n').collect(), problems: Problems::default() };
-    reader.file(rules, root, seen);
+    reader.file(rules, root, duplicates);
     reader.problems.none_or(())
 }
 
 /// The treatment of a second file for one domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DomainAgain {
+pub(super) enum DuplicateDomain {
     /// An error.
     Refuse,
     /// More descriptors for the domain, as with `MERGE_DOMAIN_CONFIG`.
@@ -86,7 +86,7 @@ struct TreePosition<'p> {
 }
 
 impl DescriptorReader<'_> {
-    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, seen: DomainAgain) {
+    fn file(&mut self, rules: &mut EnvoyRules, root: &Node<'_>, duplicates: DuplicateDomain) {
         let Some(fields) = self.fields(root, "a file", FILE) else { return };
         let domain: Arc<str> = self.text_of(&fields, "domain").into();
         if domain.is_empty() {
@@ -94,7 +94,7 @@ impl DescriptorReader<'_> {
             return self.problems.add(fields.at, "a file without `domain`", hint);
         }
         let at = fields.get_filled("domain").map_or(fields.at, |node| node.at);
-        if rules.domains.contains_key(&*domain) && seen == DomainAgain::Refuse {
+        if rules.domains.contains_key(&*domain) && duplicates == DuplicateDomain::Refuse {
             let hint = Some("write its descriptors into one file, or merge domains".to_owned());
             let message = format!("the domain {} is in another file as well", quoted(&domain));
             self.problems.add(at, message, hint);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::call::Entry;
-use super::read::{self, DomainAgain, MAX_FILES};
+use super::read::{self, DuplicateDomain, MAX_FILES};
 use super::rule::Rule;
 use super::tree::{DescriptorTree, FoundRule};
 use crate::rules::problem::Position;
@@ -42,7 +42,7 @@ impl EnvoyRules {
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Self, Problems> {
-        Self::read(version, files, DomainAgain::Refuse)
+        Self::read(version, files, DuplicateDomain::Refuse)
     }
 
     /// Reads files as [`EnvoyRules::load`] does, but allows several files for one domain, as with
@@ -55,13 +55,13 @@ impl EnvoyRules {
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Self, Problems> {
-        Self::read(version, files, DomainAgain::Merge)
+        Self::read(version, files, DuplicateDomain::Merge)
     }
 
     fn read<'t>(
         version: u64,
         files: impl IntoIterator<Item = (&'t str, &'t str)>,
-        seen: DomainAgain,
+        duplicates: DuplicateDomain,
     ) -> Result<Self, Problems> {
         let mut set = Self { version, ..Self::default() };
         for (number, (name, text)) in files.into_iter().enumerate() {
@@ -70,7 +70,7 @@ impl EnvoyRules {
             } else {
                 let text = text.strip_prefix('\u{feff}').unwrap_or(text);
                 rules::parse(text, Format::Yaml)
-                    .and_then(|root| read::file(&mut set, text, &root, seen))
+                    .and_then(|root| read::file(&mut set, text, &root, duplicates))
             };
             read.map_err(|problems| problems.in_file(name))?;
         }

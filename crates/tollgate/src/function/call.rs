@@ -31,7 +31,7 @@ impl LimitCall {
 
     /// Adds the next value of the key.
     pub fn value<V: Display + ?Sized>(&mut self, value: &V) {
-        let mut text = Written(Text::new());
+        let mut text = TextWriter(Text::new());
         // Writing there does not fail; what a `Display` that fails has written by then counts.
         let _ = write!(text, "{value}");
         self.values.push(text.0);
@@ -63,9 +63,10 @@ impl LimitCall {
     }
 }
 
-struct Written(Text);
+/// Lets `Display` write into a text.
+struct TextWriter(Text);
 
-impl fmt::Write for Written {
+impl fmt::Write for TextWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.extend_from_slice(text.as_bytes());
         Ok(())

@@ -23,7 +23,7 @@ impl<C: Clock> AnswersAtOnce for EmbeddedStore<C> {}
 impl<S: AnswersAtOnce> AnswersAtOnce for Arc<S> {}
 
 /// A decision in progress.
-type Deciding<'a> = Pin<Box<dyn Future<Output = Result<Permits, Refused>> + Send + 'a>>;
+type DecisionFuture<'a> = Pin<Box<dyn Future<Output = Result<Permits, Refused>> + Send + 'a>>;
 
 /// A limiter on any store.
 pub(crate) trait AnyLimiter: Send + Sync {
@@ -31,7 +31,7 @@ pub(crate) trait AnyLimiter: Send + Sync {
     fn decide_now(&self, call: &LimitCall) -> Option<Result<Permits, Refused>>;
 
     /// Decides a call.
-    fn decide<'a>(&'a self, call: &'a LimitCall) -> Deciding<'a>;
+    fn decide<'a>(&'a self, call: &'a LimitCall) -> DecisionFuture<'a>;
 }
 
 impl<S: Store + 'static> AnyLimiter for Limiter<S> {
@@ -39,7 +39,7 @@ impl<S: Store + 'static> AnyLimiter for Limiter<S> {
         if self.store().is_remote() { None } else { poll_once(self.decide_call(call)) }
     }
 
-    fn decide<'a>(&'a self, call: &'a LimitCall) -> Deciding<'a> {
+    fn decide<'a>(&'a self, call: &'a LimitCall) -> DecisionFuture<'a> {
         Box::pin(self.decide_call(call))
     }
 }

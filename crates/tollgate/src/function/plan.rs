@@ -12,8 +12,8 @@ use tollgate_core::{Cost, Request};
 use super::call::LimitCall;
 use super::site::{FunctionRules, KeyPart, LimitAttribute};
 use crate::attribute_value::AttributeValue;
-use crate::chance::Names;
 use crate::decision::{Blocked, Intent, Plan, Reason, RuleSource, Set, uncharged};
+use crate::random::IdGenerator;
 use crate::scope::{AttributeError, Scope};
 use crate::{Refused, Ruling};
 
@@ -188,7 +188,7 @@ impl<'p> CallPlan<'p> {
         function_rules: Option<&FunctionRules>,
         parts: &'p [JudgedPart<'s>],
         rules: &'p RuleSource,
-        names: &Names,
+        names: &IdGenerator,
     ) -> Result<Self, Refused> {
         let unjudged = parts.first().map_or(Reason::NoRule, |part| uncharged(&part.judgement).0);
         let mut plan = Plan::empty(rules, Intent::CHARGE, unjudged);

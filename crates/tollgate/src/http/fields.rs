@@ -1,4 +1,4 @@
-//! The response fields about limits: `RateLimit`, `RateLimit-Policy`, `Retry-After`, and the older
+//! The RateLimit fields of a response: `RateLimit`, `RateLimit-Policy`, `Retry-After`, and the older
 //! `X-RateLimit-` fields.
 //!
 //! They follow draft-ietf-httpapi-ratelimit-headers-10: lists of strings with parameters (RFC

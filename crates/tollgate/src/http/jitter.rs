@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::chance;
+use crate::random;
 
 /// The most jitter: a day. A longer time would turn clients away rather than spread them out.
 const MAX_JITTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -22,7 +22,7 @@ impl Jitter {
         if self.0.is_zero() {
             return Duration::ZERO;
         }
-        self.at(chance::bits())
+        self.at(random::bits())
     }
 
     /// The delay that these random bits stand for.

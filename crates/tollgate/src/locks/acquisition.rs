@@ -22,8 +22,8 @@ use super::guard::{HoldReleaser, LockGuard};
 use super::hold::{Hold, LockRequest, LockState};
 use super::lock_queue::{HeadNotifier, LockQueuePosition};
 use super::{LockEvent, LocksShared};
-use crate::chance;
 use crate::clock::{BootTime, Instant};
+use crate::random;
 
 /// The time between two polls of a queue's head, drawn uniformly. A lost message costs at most the
 /// longest time, and the processes of a fleet do not poll together.
@@ -202,7 +202,7 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
                 Attempt::Granted(guard) => return Ok(Some(guard)),
                 Attempt::Busy(_) => return Ok(None),
                 Attempt::Silent(error) if tries == TRIES => return Err(LockError::Store(error)),
-                Attempt::Silent(_) => sleep(chance::within(&RETRY)).await,
+                Attempt::Silent(_) => sleep(random::within(&RETRY)).await,
             }
         }
         Ok(None)
@@ -231,7 +231,7 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
         mut left: Option<Duration>,
     ) -> Result<Option<LockGuard>, LockError> {
         position.turn().await;
-        let mut pause = chance::within(&POLL);
+        let mut pause = random::within(&POLL);
         loop {
             let until = left.map_or(pause, |left| pause.min(left.saturating_add(TICK)));
             // A release before the subscription was not heard, so ask at once.
@@ -241,8 +241,8 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
             }
             (left, pause) = match self.attempt().await? {
                 Attempt::Granted(guard) => return Ok(Some(guard)),
-                Attempt::Busy(left) => (left, chance::within(&POLL)),
-                Attempt::Silent(_) => (None, chance::within(&RETRY)),
+                Attempt::Busy(left) => (left, random::within(&POLL)),
+                Attempt::Silent(_) => (None, random::within(&RETRY)),
             };
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A holder that is stopped for longer than its lease does not know that it lost the lock, and no
 //! lock can report that in time. The resource can detect it: it remembers the largest fence it has
-//! seen, and refuses smaller ones. In Redis, `RedisStore::set_guarded` does that. This module has a
+//! seen, and refuses smaller ones. In Redis, `RedisStore::set_fenced` does that. This module has a
 //! predicate for SQL and a check for an HTTP service.
 
 use std::collections::HashMap;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate_core::lock::{Lease, LockName, LockNameError, LockStore, Owner};
 
-use super::guard::{LockGuard, Protected, Release};
+use super::guard::{LockGuard, ProtectedOutput, Release};
 use super::not_locked::{NotLocked, NotLockedReason};
 use super::scope::LockScope;
 use super::{LockError, Locks};
@@ -166,13 +166,13 @@ impl HeldLock {
     /// # Errors
     ///
     /// When the lock was lost.
-    pub async fn end<R: Outcome>(self, work: Protected<R>) -> Result<R, NotLocked> {
+    pub async fn end<R: Outcome>(self, work: ProtectedOutput<R>) -> Result<R, NotLocked> {
         let Self { guard, function } = self;
         let name = guard.name().clone();
-        let held = !matches!(work, Protected::Lost(_));
+        let held = !matches!(work, ProtectedOutput::Lost(_));
         let output = match work {
-            Protected::Sure(output) | Protected::Unsure(output) => Some(output),
-            Protected::Lost(output) => output,
+            ProtectedOutput::Sure(output) | ProtectedOutput::Unsure(output) => Some(output),
+            ProtectedOutput::Lost(output) => output,
         };
         let released = guard.release().await;
         let held = held && !matches!(released, Ok(Release::AlreadyLost));
@@ -207,19 +207,19 @@ impl<T, E> Outcome for Result<T, E> {
     label = "is no `Result`",
     note = "return a `Result<_, E>` where `E: From<tollgate::NotLocked>`, such as `NotLocked` itself"
 )]
-pub trait Unlocked: Outcome {
+pub trait FromNotLocked: Outcome {
     /// Converts the failure.
     fn not_locked(not: NotLocked) -> Self;
 }
 
-impl<T, E: From<NotLocked>> Unlocked for Result<T, E> {
+impl<T, E: From<NotLocked>> FromNotLocked for Result<T, E> {
     fn not_locked(not: NotLocked) -> Self {
         Err(not.into())
     }
 }
 
 /// Converts the failure into the return type of the function.
-pub fn not_locked<R: Unlocked>(not: NotLocked) -> R {
+pub fn not_locked<R: FromNotLocked>(not: NotLocked) -> R {
     R::not_locked(not)
 }
 

@@ -23,7 +23,7 @@ pub enum Release {
 
 /// The outcome of work under a lock.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Protected<T> {
+pub enum ProtectedOutput<T> {
     /// The work ended, and the store confirmed the lock when it was last asked.
     Sure(T),
     /// The work ended before the lease could end, but the store did not answer the last time it was
@@ -33,7 +33,7 @@ pub enum Protected<T> {
     Lost(Option<T>),
 }
 
-impl<T> Protected<T> {
+impl<T> ProtectedOutput<T> {
     /// The output of the work, unless the lock was lost.
     pub fn held(self) -> Option<T> {
         match self {
@@ -43,12 +43,12 @@ impl<T> Protected<T> {
     }
 }
 
-pub(crate) type Releasing<'a> =
+pub(crate) type ReleaseFuture<'a> =
     Pin<Box<dyn Future<Output = Result<Release, LockError>> + Send + 'a>>;
 
 /// Gives the hold of a guard back, on any store.
 pub(crate) trait HoldReleaser: Send + Sync {
-    fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a>;
+    fn release<'a>(&'a self, hold: &'a Hold) -> ReleaseFuture<'a>;
     fn give_back(&self, hold: Arc<Hold>);
 }
 
@@ -122,16 +122,16 @@ impl LockGuard {
     ///
     /// A future stops at an `await`, so requests that it has sent cannot be called back. Send the
     /// fence with them.
-    pub async fn protect<F: Future>(&self, work: F) -> Protected<F::Output> {
+    pub async fn protect<F: Future>(&self, work: F) -> ProtectedOutput<F::Output> {
         let output = tokio::select! {
             biased;
-            () = self.lost() => return Protected::Lost(None),
+            () = self.lost() => return ProtectedOutput::Lost(None),
             output = work => output,
         };
         match self.state() {
-            LockState::Sure => Protected::Sure(output),
-            LockState::Unsure => Protected::Unsure(output),
-            LockState::Lost => Protected::Lost(Some(output)),
+            LockState::Sure => ProtectedOutput::Sure(output),
+            LockState::Unsure => ProtectedOutput::Unsure(output),
+            LockState::Lost => ProtectedOutput::Lost(Some(output)),
         }
     }
 

@@ -27,9 +27,9 @@ pub enum LockState {
     Lost,
 }
 
-/// The upkeep of a lease.
+/// Tells what happens to a lease while its guard lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Upkeep {
+pub(crate) enum LeaseMode {
     /// The watchdog renews it.
     Renewed,
     /// Nothing renews it: the caller asked for a fixed time.
@@ -45,7 +45,7 @@ pub(crate) struct LockRequest {
     /// True if the owner may hold the lock already, here or elsewhere.
     pub(crate) shared_owner: bool,
     pub(crate) lease: Lease,
-    pub(crate) upkeep: Upkeep,
+    pub(crate) lease_mode: LeaseMode,
 }
 
 #[derive(Debug)]

@@ -16,7 +16,7 @@ use tollgate_core::lock_mutex;
 
 use super::LockEvent;
 use super::error::LockError;
-use super::guard::{HoldReleaser, Release, Releasing};
+use super::guard::{HoldReleaser, Release, ReleaseFuture};
 use super::hold::{Hold, LockState};
 use super::watchdog::Watchdog;
 use crate::clock::BootTime;
@@ -74,7 +74,7 @@ impl<S: LockStore> RenewerThread<S> {
 }
 
 impl<S: LockStore> HoldReleaser for RenewerThread<S> {
-    fn release<'a>(&'a self, hold: &'a Hold) -> Releasing<'a> {
+    fn release<'a>(&'a self, hold: &'a Hold) -> ReleaseFuture<'a> {
         Box::pin(self.renewer.release(hold))
     }
 

@@ -33,7 +33,7 @@ use std::time::Duration;
 use tollgate_core::lock::{Fence, Lease, MAX_LABEL, Owner};
 
 pub use error::LockError;
-pub use guard::{LockGuard, Loss, Protected, Release};
+pub use guard::{LockGuard, Loss, ProtectedOutput, Release};
 pub use hold::LockState;
 pub use lock_queue::Waiter;
 #[cfg(feature = "macros")]
@@ -43,11 +43,11 @@ pub use tollgate_core::lock::{
     OwnerError, Page, Replicas,
 };
 
-use crate::chance::{self, Names};
 use crate::clock::{self, after};
 use crate::observer::{Observer, Observers};
+use crate::random::{self, IdGenerator};
 use acquisition::LockPatience;
-use hold::{LockRequest, Upkeep};
+use hold::{LeaseMode, LockRequest};
 use lease_renewer::RenewerThread;
 use lock_queue::LockQueues;
 
@@ -85,7 +85,7 @@ impl<S: LockStore> Clone for Locks<S> {
 pub(crate) struct LocksShared<S: LockStore> {
     thread: Arc<RenewerThread<S>>,
     queues: Arc<LockQueues>,
-    ids: Names,
+    ids: IdGenerator,
     process: u128,
     owners: AtomicU64,
     settings: LockSettings,
@@ -370,18 +370,18 @@ impl<S: LockStore> Lock<S> {
         wait: Duration,
         lease: Duration,
     ) -> Result<Option<LockGuard>, LockError> {
-        let request = self.request(Lease::new(lease)?, Upkeep::Fixed);
+        let request = self.request(Lease::new(lease)?, LeaseMode::Fixed);
         self.shared.acquire(&request, LockPatience::Until(after(clock::now(), wait))).await
     }
 
     fn renewed(&self) -> LockRequest {
-        self.request(self.lease.unwrap_or(self.shared.settings.lease), Upkeep::Renewed)
+        self.request(self.lease.unwrap_or(self.shared.settings.lease), LeaseMode::Renewed)
     }
 
-    fn request(&self, lease: Lease, upkeep: Upkeep) -> LockRequest {
+    fn request(&self, lease: Lease, lease_mode: LeaseMode) -> LockRequest {
         let owner = self.owner.clone().unwrap_or_else(|| self.shared.new_owner());
         let (name, shared_owner) = (self.name.clone(), self.owner.is_some());
-        LockRequest { name, kind: self.kind, owner, shared_owner, lease, upkeep }
+        LockRequest { name, kind: self.kind, owner, shared_owner, lease, lease_mode }
     }
 }
 
@@ -452,8 +452,8 @@ impl<S: LockStore> LocksBuilder<S> {
         let shared = LocksShared {
             thread: Arc::new(thread),
             queues: Arc::new(LockQueues::new(self.max_waiting)),
-            ids: Names::new(),
-            process: u128::from_le_bytes(chance::secret()),
+            ids: IdGenerator::new(),
+            process: u128::from_le_bytes(random::secret()),
             owners: AtomicU64::new(1),
             settings: self.settings,
         };

@@ -65,15 +65,15 @@ impl LockScope {
     }
 }
 
-type Entering<'a> = Pin<Box<dyn Future<Output = Result<HeldLock, NotLocked>> + Send + 'a>>;
+type EnterFuture<'a> = Pin<Box<dyn Future<Output = Result<HeldLock, NotLocked>> + Send + 'a>>;
 
 /// Locks on any store.
 trait AnyLocks: Send + Sync {
-    fn enter(&self, call: LockCall) -> Entering<'_>;
+    fn enter(&self, call: LockCall) -> EnterFuture<'_>;
 }
 
 impl<S: LockStore> AnyLocks for Locks<S> {
-    fn enter(&self, call: LockCall) -> Entering<'_> {
+    fn enter(&self, call: LockCall) -> EnterFuture<'_> {
         Box::pin(self.__enter(call))
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tollgate_core::lock::{HoldId, Lease, RenewOutcome};
 
-use super::hold::{Hold, LockState, Upkeep};
+use super::hold::{Hold, LeaseMode, LockState};
 use crate::clock::BootTime;
 
 /// While a lock is held the thread wakes at least this often, because its timer stands still while
@@ -65,8 +65,8 @@ impl Watchdog {
     /// Watches a hold whose acquisition was sent at `sent`. Returns true if the thread must be
     /// woken.
     pub(crate) fn watch(&mut self, hold: Arc<Hold>, sent: BootTime) -> bool {
-        let renewal =
-            (hold.request.upkeep == Upkeep::Renewed).then(|| sent.after(third(hold.request.lease)));
+        let renewal = (hold.request.lease_mode == LeaseMode::Renewed)
+            .then(|| sent.after(third(hold.request.lease)));
         let (id, deadline) = (hold.id, hold.deadline());
         self.deadlines.insert((deadline, id));
         self.renewals.extend(renewal.map(|at| (at, id)));
@@ -175,12 +175,12 @@ mod tests {
         START.after(Duration::from_secs_f64(seconds))
     }
 
-    fn hold(id: u128, upkeep: Upkeep, sent: BootTime) -> Arc<Hold> {
+    fn hold(id: u128, lease_mode: LeaseMode, sent: BootTime) -> Arc<Hold> {
         let name = LockName::new(&format!("lock {id}")).unwrap();
         let (owner, fence) = (Owner::new(1, 1), Fence::new(1).unwrap());
         let id = HoldId::new(id);
         let (kind, lease, shared_owner) = (LockKind::Reentrant, Lease::DEFAULT, false);
-        let request = LockRequest { name, kind, owner, shared_owner, lease, upkeep };
+        let request = LockRequest { name, kind, owner, shared_owner, lease, lease_mode };
         Arc::new(Hold::new(request, id, fence, sent))
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn a_hold_is_renewed_every_third_of_its_lease_with_those_due_soon_after() {
         let mut watchdog = Watchdog::default();
         for (i, sent) in [(1, 0.0), (2, 0.9), (3, 1.1)] {
-            watchdog.watch(hold(i, Upkeep::Renewed, at(sent)), at(sent));
+            watchdog.watch(hold(i, LeaseMode::Renewed, at(sent)), at(sent));
         }
 
         assert!(watchdog.due_work(at(9.9)).renew.is_empty());
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn a_store_that_does_not_answer_is_asked_again_until_the_hold_is_lost() {
         let mut watchdog = Watchdog::default();
-        let held = hold(1, Upkeep::Renewed, START);
+        let held = hold(1, LeaseMode::Renewed, START);
         watchdog.watch(Arc::clone(&held), START);
         let (mut attempts, mut now) = (0, at(10.0));
         loop {
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn an_answer_counts_from_when_it_was_asked_and_makes_sure_again() {
         let mut watchdog = Watchdog::default();
-        let held = hold(1, Upkeep::Renewed, START);
+        let held = hold(1, LeaseMode::Renewed, START);
         watchdog.watch(Arc::clone(&held), START);
         watchdog.due_work(at(10.0));
         watchdog.failed(held.id, at(10.2));
@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn what_is_released_is_not_renewed_and_its_late_answer_changes_nothing() {
         let mut watchdog = Watchdog::default();
-        let held = hold(1, Upkeep::Renewed, START);
+        let held = hold(1, LeaseMode::Renewed, START);
         watchdog.watch(Arc::clone(&held), START);
         assert_eq!(watchdog.due_work(at(10.0)).renew.len(), 1);
 
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_fixed_lease_is_not_renewed_but_told_when_it_ends() {
         let mut watchdog = Watchdog::default();
-        watchdog.watch(hold(1, Upkeep::Fixed, START), START);
+        watchdog.watch(hold(1, LeaseMode::Fixed, START), START);
 
         let due_work = watchdog.due_work(at(20.0));
 
@@ -282,11 +282,11 @@ mod tests {
     fn the_thread_is_woken_only_for_what_it_would_sleep_through() {
         let mut watchdog = Watchdog::default();
         assert!(
-            watchdog.watch(hold(1, Upkeep::Renewed, START), START),
+            watchdog.watch(hold(1, LeaseMode::Renewed, START), START),
             "it sleeps until it is woken"
         );
         watchdog.due_work(START);
-        assert!(!watchdog.watch(hold(2, Upkeep::Renewed, START), START));
+        assert!(!watchdog.watch(hold(2, LeaseMode::Renewed, START), START));
         assert_eq!(watchdog.due_work(START).next, Some(START.after(SECOND)));
     }
 }

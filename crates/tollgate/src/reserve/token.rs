@@ -1,4 +1,4 @@
-//! A reservation as text: its contents, and a code that only the fleet can make.
+//! The reservation token: a reservation as text, with a code that only the fleet can make.
 //!
 //! ```text
 //! base64url( 2 │ id 16 │ at 8 │ expires 8 │ charges ) . base64url( code 16 )

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::envoy::{Charge, Code, Conduct};
+use tollgate::envoy::{CallPolicy, Charge, Code};
 
 use crate::support::{TestDescriptor, ask_as, d, limiter, told};
 
@@ -17,7 +17,7 @@ descriptors:
   - { key: other, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 1 } }
 ";
 
-const ALL: Conduct = Conduct::DEFAULT.charging(Charge::All);
+const ALL: CallPolicy = CallPolicy::DEFAULT.charging(Charge::All);
 
 #[tokio::test]
 async fn one_descriptor_over_charges_the_others_and_itself() {

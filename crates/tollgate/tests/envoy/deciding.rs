@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::envoy::{
-    Call, CallError, Code, Conduct, Descriptor, Entry, EnvoyRules, MAX_ENTRIES, Unit,
+    Call, CallError, CallPolicy, Code, Descriptor, Entry, EnvoyRules, MAX_ENTRIES, Unit,
 };
 use tollgate::{Blocked, EmbeddedStore, Event, Limiter, Observer, Reason, StaleRules};
 use tollgate_core::testing::ManualClock;
@@ -107,7 +107,7 @@ async fn an_unknown_domain_has_no_rules_and_ignores_limits() {
     let descriptors = [Descriptor { limit, ..Descriptor::new(&entries) }; 2];
 
     let call = Call::new("other", &descriptors);
-    let answer = limiter.should_rate_limit(&call, Conduct::default());
+    let answer = limiter.should_rate_limit(&call, CallPolicy::default());
 
     let answer = answer.await.unwrap();
     assert_eq!((told(&answer), answer.knows_domain()), ("OK: OK 0, OK 0".to_owned(), false));
@@ -144,8 +144,8 @@ async fn one_descriptor_over_charges_none() {
 #[tokio::test]
 async fn a_call_of_cost_0_costs_1_and_a_descriptor_of_cost_0_asks() {
     let (limiter, _) = limiter(SHOP);
-    let conduct = Conduct::default();
-    let with = async |asked, hits| ask_as(&limiter, &[asked], hits, conduct).await.unwrap();
+    let policy = CallPolicy::default();
+    let with = async |asked, hits| ask_as(&limiter, &[asked], hits, policy).await.unwrap();
 
     assert_eq!(told(&with(d("ten=a"), 0).await), "OK: OK 9");
     assert_eq!(told(&with(d("ten=a"), 3).await), "OK: OK 6");
@@ -221,10 +221,10 @@ async fn a_limit_of_the_call_takes_the_place_of_the_files() {
     );
 
     let asked = [d("two=a"), d("two=b").limit(5, None)];
-    let unknown = ask_as(&limiter, &asked, 0, Conduct::default()).await;
+    let unknown = ask_as(&limiter, &asked, 0, CallPolicy::default()).await;
     assert_eq!(unknown.unwrap_err(), CallError::UnknownUnit { descriptor: 1 });
     let asked = [d("a=a").limit(u32::MAX, Some(Unit::Second))];
-    let fast = ask_as(&limiter, &asked, 0, Conduct::default()).await;
+    let fast = ask_as(&limiter, &asked, 0, CallPolicy::default()).await;
     assert!(matches!(fast.unwrap_err(), CallError::TooFast(_)));
 }
 
@@ -386,7 +386,7 @@ async fn a_shadow_rule_counts_and_never_answers() {
 async fn a_call_that_says_nothing_is_an_error() {
     let (limiter, _) = limiter(SHOP);
     let ask = async |domain, descriptors: &[Descriptor<'_>]| {
-        limiter.should_rate_limit(&Call::new(domain, descriptors), Conduct::default()).await
+        limiter.should_rate_limit(&Call::new(domain, descriptors), CallPolicy::default()).await
     };
     let one = entries("ten=a");
     let ten = Descriptor::new(&one);

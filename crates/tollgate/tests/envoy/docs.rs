@@ -1,7 +1,7 @@
 //! Every example of `docs/envoy.md` loads, or fails as the page says; its answers are given.
 
 use crate::support::{ask_as, d, limiter, told};
-use tollgate::envoy::{Charge, Conduct, EnvoyRules};
+use tollgate::envoy::{CallPolicy, Charge, EnvoyRules};
 
 const PAGE: &str = include_str!("../../../../docs/envoy.md");
 
@@ -34,8 +34,8 @@ async fn every_example_answers_as_the_page_says() {
         for line in calls.lines() {
             let (call, expected) = line.split_once(" -> ").expect("a call and its answer");
             let descriptors: Vec<_> = call.split(", ").map(descriptor).collect();
-            let conduct = Conduct::default().charging(charge);
-            let answer = ask_as(&limiter, &descriptors, 0, conduct).await.unwrap();
+            let policy = CallPolicy::default().charging(charge);
+            let answer = ask_as(&limiter, &descriptors, 0, policy).await.unwrap();
             assert_eq!(told(&answer), expected.trim(), "{line}\n{file}");
             asked += 1;
         }

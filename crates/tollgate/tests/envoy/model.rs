@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::Timestamp;
-use tollgate::envoy::{Charge, Conduct, EnvoyRules, Mode, Override, RateLimit, Unit};
+use tollgate::envoy::{CallPolicy, Charge, EnvoyRules, Mode, Override, RateLimit, Unit};
 use tollgate::store::Clock;
 use tollgate::{EmbeddedStore, Limiter};
 use tollgate_core::testing::{ManualClock, Rng};
@@ -296,7 +296,7 @@ async fn the_limiter_answers_as_the_model() {
             let descriptors: Vec<TestDescriptor<'_>> =
                 call.iter().map(|(entries, asked)| TestDescriptor { entries, ..*asked }).collect();
 
-            let answer = ask_as(&limiter, &descriptors, hits, Conduct::DEFAULT.charging(charge));
+            let answer = ask_as(&limiter, &descriptors, hits, CallPolicy::DEFAULT.charging(charge));
 
             let found = told(&answer.await.unwrap());
             assert_eq!(

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::StoreErrorKind;
-use tollgate::envoy::{CallError, Charge, Conduct, EnvoyRules};
+use tollgate::envoy::{CallError, CallPolicy, Charge, EnvoyRules};
 use tollgate::rules::declaration::OnOutage;
 use tollgate::{DenyCacheMode, Limiter};
 
@@ -48,15 +48,15 @@ async fn refusing_is_an_error_so_that_envoys_failure_mode_applies() {
         let connection = StoreConnection::to(&backend());
         let limiter = node(&connection, DenyCacheMode::Off);
         connection.set(ConnectionState::Closed);
-        let conduct = Conduct::default().charging(charge).in_outages(OnOutage::Refuse);
+        let policy = CallPolicy::default().charging(charge).in_outages(OnOutage::Refuse);
 
-        let error = ask_as(&limiter, &[d("ten=a"), d("one=a")], 0, conduct).await.unwrap_err();
+        let error = ask_as(&limiter, &[d("ten=a"), d("one=a")], 0, policy).await.unwrap_err();
 
         assert_eq!(error, CallError::Unavailable(StoreErrorKind::Unavailable));
-        let free = ask_as(&limiter, &[d("free=a")], 0, conduct).await.unwrap();
+        let free = ask_as(&limiter, &[d("free=a")], 0, policy).await.unwrap();
         assert_eq!(told(&free), "OK: OK 4294967295", "who needs no store does not notice");
-        let conduct = conduct.in_outages(OnOutage::Admit);
-        let admitted = ask_as(&limiter, &[d("ten=a")], 0, conduct).await;
+        let policy = policy.in_outages(OnOutage::Admit);
+        let admitted = ask_as(&limiter, &[d("ten=a")], 0, policy).await;
         assert_eq!(told(&admitted.unwrap()), "OK: OK 0");
         assert_eq!(limiter.stats().degraded, 2);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Store;
-use tollgate::envoy::{Charge, Code, Conduct, EnvoyRules};
+use tollgate::envoy::{CallPolicy, Charge, Code, EnvoyRules};
 use tollgate::redis::{Config, RedisStore};
 use tollgate::{DenyCacheMode, EmbeddedStore, Limiter};
 use tollgate_core::testing::Rng;
@@ -85,7 +85,7 @@ async fn calls_are_answered_alike<S: Store + 'static>(limiter: Limiter<S>) {
     for (asked, expected) in steps {
         assert_eq!(told(&ask(&limiter, asked).await), *expected, "{asked:?}");
     }
-    let all = Conduct::default().charging(Charge::All);
+    let all = CallPolicy::default().charging(Charge::All);
     for (asked, expected) in [
         ([d("hundred=z"), d("ten=z").hits(11)], "OVER: OK 99, OVER 0"),
         ([d("hundred=z"), d("ten=z").hits(0)], "OVER: OK 98, OVER 0"),
@@ -103,7 +103,7 @@ async fn calls_are_answered_alike<S: Store + 'static>(limiter: Limiter<S>) {
 /// Sends calls from several tasks; each names its own counter and one that all share.
 async fn call_from_many_tasks<S: Store + 'static>(
     limiter: &Limiter<S>,
-    conduct: Conduct,
+    policy: CallPolicy,
 ) -> Vec<u64> {
     let mut tasks = Vec::new();
     for task in 0..8_u64 {
@@ -116,7 +116,7 @@ async fn call_from_many_tasks<S: Store + 'static>(
                 if rng.chance(1, 2) {
                     asked.reverse();
                 }
-                let answer = ask_as(&limiter, &asked, 0, conduct).await.unwrap();
+                let answer = ask_as(&limiter, &asked, 0, policy).await.unwrap();
                 assert_eq!(answer.outage(), None);
                 passed += u64::from(answer.code() == Code::Ok);
             }
@@ -131,7 +131,7 @@ async fn call_from_many_tasks<S: Store + 'static>(
 }
 
 async fn one_refusal_charges_none_of_many_at_once<S: Store + 'static>(limiter: Limiter<S>) {
-    let passed = call_from_many_tasks(&limiter, Conduct::default()).await;
+    let passed = call_from_many_tasks(&limiter, CallPolicy::default()).await;
 
     assert_eq!(passed.iter().sum::<u64>(), 10, "exactly the shared limit");
     for (task, passed) in passed.into_iter().enumerate() {
@@ -142,7 +142,7 @@ async fn one_refusal_charges_none_of_many_at_once<S: Store + 'static>(limiter: L
 }
 
 async fn charged_apart_each_limit_holds_of_many_at_once<S: Store + 'static>(limiter: Limiter<S>) {
-    let passed = call_from_many_tasks(&limiter, Conduct::default().charging(Charge::All)).await;
+    let passed = call_from_many_tasks(&limiter, CallPolicy::default().charging(Charge::All)).await;
 
     assert_eq!(passed.iter().sum::<u64>(), 10, "exactly the shared limit");
     for task in 0..8 {

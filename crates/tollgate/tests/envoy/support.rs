@@ -3,7 +3,7 @@
 use tollgate::Store;
 use tollgate::Timestamp;
 use tollgate::envoy::{
-    Answer, Call, CallError, Code, Conduct, Descriptor, Entry, EnvoyRules, Override, Unit,
+    Answer, Call, CallError, CallPolicy, Code, Descriptor, Entry, EnvoyRules, Override, Unit,
 };
 use tollgate::{EmbeddedStore, Limiter};
 use tollgate_core::testing::ManualClock;
@@ -73,7 +73,7 @@ pub(crate) async fn ask_as<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &[TestDescriptor<'_>],
     hits: u32,
-    conduct: Conduct,
+    policy: CallPolicy,
 ) -> Result<Answer, CallError> {
     let entries: Vec<Vec<Entry<'_>>> = asked.iter().map(|asked| entries(asked.entries)).collect();
     let descriptors: Vec<Descriptor<'_>> = asked
@@ -86,14 +86,14 @@ pub(crate) async fn ask_as<S: Store + 'static>(
             gives_back: asked.gives_back,
         })
         .collect();
-    limiter.should_rate_limit(&Call::new("shop", &descriptors).with_hits(hits), conduct).await
+    limiter.should_rate_limit(&Call::new("shop", &descriptors).with_hits(hits), policy).await
 }
 
 pub(crate) async fn ask<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &[TestDescriptor<'_>],
 ) -> Answer {
-    ask_as(limiter, asked, 0, Conduct::default()).await.unwrap()
+    ask_as(limiter, asked, 0, CallPolicy::default()).await.unwrap()
 }
 
 /// The code of all, and `code remaining` of each: `OVER: OK 3, OVER 0`.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use tollgate::locks::{Durability, LockNameError, Replicas};
-use tollgate::{Event, LockError, LockEvent, LockState, Observer, Protected, Release};
+use tollgate::{Event, LockError, LockEvent, LockState, Observer, ProtectedOutput, Release};
 
 use crate::stage::{Stage, brisk, on_both_stores, until};
 
@@ -42,7 +42,7 @@ async fn one_holds_it_and_the_next_gets_it(stage: impl Stage) {
     assert_eq!(released.unwrap(), Release::Released);
     let second = second.unwrap();
     assert!(second.fence() > fence);
-    assert_eq!(second.protect(async { 7 }).await, Protected::Sure(7));
+    assert_eq!(second.protect(async { 7 }).await, ProtectedOutput::Sure(7));
     assert_eq!(second.release().await.unwrap(), Release::Released);
     assert!(here.inspect("order:1").await.unwrap().is_none());
 }
@@ -198,7 +198,7 @@ async fn a_forgotten_lock_is_told_to_be_lost(stage: impl Stage) {
 
     let outcome = guard.protect(std::future::pending::<()>()).await;
 
-    assert_eq!(outcome, Protected::Lost(None));
+    assert_eq!(outcome, ProtectedOutput::Lost(None));
     assert!(loss.is_lost());
     loss.lost().await;
     assert_eq!(guard.state(), LockState::Lost);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::redis::RedisStore;
-use tollgate::{LockError, Locks, Protected};
+use tollgate::{LockError, Locks, ProtectedOutput};
 use tollgate_core::testing::Rng;
 use tollgate_harness::{FaultProxy, RedisServer};
 
@@ -125,7 +125,10 @@ async fn section(
         resource.lock().unwrap().write(fence, &owner);
     };
     let done = guard.protect(work).await;
-    assert!(matches!(done, Protected::Sure(()) | Protected::Unsure(()) | Protected::Lost(_)));
+    assert!(matches!(
+        done,
+        ProtectedOutput::Sure(()) | ProtectedOutput::Unsure(()) | ProtectedOutput::Lost(_)
+    ));
     if rng.chance(1, 10) {
         drop(guard);
     } else {

@@ -31,8 +31,8 @@ pub(super) use command::exec;
 
 use super::redis::{LockStore, chain, plain, whoami};
 use super::{Failure, complain, wait};
+use crate::enum_text::{impl_from_str, text_enum};
 use crate::settings::value::DurationText;
-use crate::words::{from_word, words};
 use command::ChildProcess;
 use signals::{SignalName, Signals};
 
@@ -41,7 +41,7 @@ const LOST: u8 = 124;
 /// The lock could not be asked for. As timeout(1), env(1) and others have it when they fail themselves.
 const FAILED: u8 = 125;
 
-words! {
+text_enum! {
     /// Replication of a lock before the command runs.
     enum DurabilityOption {
         /// The server has it.
@@ -53,7 +53,7 @@ words! {
     }
 }
 
-from_word!(DurabilityOption);
+impl_from_str!(DurabilityOption);
 
 /// The exit status, for the help.
 const STATUSES: &str = "\

@@ -1,4 +1,4 @@
-//! Health of a connection: activity, memory, and when it has had enough time.
+//! Connection health: activity, memory, and when it has had enough time.
 //!
 //! HTTP/2 lets a client use resources at no cost: by frames without a request, by bodies that do not
 //! arrive, by answers that it does not read. Each has a bound here. The connection's task checks it every

@@ -87,7 +87,7 @@ impl<S: Store + 'static> RateLimits<S> {
         let entries = entries(asked);
         let descriptors = descriptors(asked, &entries);
         let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
-        self.limiter.should_rate_limit(&call, self.settings.conduct).await
+        self.limiter.should_rate_limit(&call, self.settings.policy).await
     }
 }
 

@@ -1,15 +1,15 @@
 //! Behaviour of Envoy's calls, the same for all of them.
 
-use tollgate::envoy::Conduct;
+use tollgate::envoy::CallPolicy;
 
-use crate::words::{from_text, from_word, words};
+use crate::enum_text::{impl_deserialize, impl_from_str, text_enum};
 
 /// Behaviour of Envoy's calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrpcSettings {
     /// Charges, and behaviour in an outage.
-    pub conduct: Conduct,
+    pub policy: CallPolicy,
     /// Enforcement of limits.
     pub enforcement: Enforcement,
     /// The headers that Envoy adds to responses; none unless named.
@@ -18,7 +18,7 @@ pub struct GrpcSettings {
     pub metadata: Metadata,
 }
 
-words! {
+text_enum! {
     /// Enforcement of limits.
     #[derive(Default)]
     pub enum Enforcement {
@@ -31,7 +31,7 @@ words! {
     }
 }
 
-words! {
+text_enum! {
     /// Dynamic metadata in answers.
     #[derive(Default)]
     pub enum Metadata {
@@ -44,8 +44,8 @@ words! {
     }
 }
 
-from_word!(Enforcement, Metadata);
-from_text!(Enforcement, Metadata);
+impl_from_str!(Enforcement, Metadata);
+impl_deserialize!(Enforcement, Metadata);
 
 /// Names of headers with the state of the tightest limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ mod check;
 mod json;
 mod openapi;
 mod reserve;
-mod whole;
 mod wire;
+mod without_hyper;
 
 use std::future;
 use std::io;
@@ -42,9 +42,9 @@ use crate::store::AnyStore;
 use auth::ForwardAuth;
 use check::CheckKind;
 pub(crate) use check::MAX_BODY;
-#[cfg(test)]
-pub(crate) use whole::length as whole_length;
 pub(crate) use wire::{CheckRequest, read};
+#[cfg(test)]
+pub(crate) use without_hyper::length as whole_length;
 
 /// Starts the HTTP listener.
 pub(crate) async fn start(bound: BoundListener) -> io::Result<ListenerTask> {
@@ -93,7 +93,7 @@ impl Handler for HttpApi {
         &self,
         connection: &mut RawConnection<'_, S>,
     ) -> io::Result<Handover> {
-        whole::serve(connection).await
+        without_hyper::serve(connection).await
     }
 }
 

@@ -1,8 +1,9 @@
 //! Rules that another system keeps in Redis as hashes, one for each rule, and announces on a channel: the
-//! layout of the articles (`rate_limit_config:*`).
+//! layout `rate_limit_config:*` of tutorials on rate limiting with Redis, with the fields `id`, `ruleName`,
+//! `limitType`, `limitTarget`, `limitCount`, `timeWindow`, `enabled` and `strategy`.
 //!
 //! The server follows the hashes and never writes them. A message is `RELOAD_ALL`, or one rule as JSON
-//! that is applied at once; the next look at the hashes overrides it. As hashes have no version, servers
+//! that is applied at once; the next reload of the hashes overrides it. As hashes have no version, servers
 //! agree on one: a set of the same rules has the same version on all of them.
 
 mod rule;
@@ -17,7 +18,7 @@ use tollgate::rules::Format;
 use self::rule::{Fields, unquoted};
 use self::table::{KnownHashes, Rows, rule_set};
 use super::connection::RulesConnection;
-use super::edition::shown;
+use super::record::shown;
 use super::stored::{ReadMode, blocking};
 use super::{RulesChange, RulesError};
 use crate::settings::rules_from::RulesFrom;
@@ -37,12 +38,12 @@ pub(crate) struct Hashes {
 
 #[derive(Debug)]
 struct HashesState {
-    line: RulesConnection,
+    connection: RulesConnection,
     table: KnownHashes,
     /// Rows that were checked last, so that the same ones are not checked again.
-    judged: Option<Rows>,
-    /// Set if `judged` includes a message that the hashes have not confirmed yet.
-    heard: bool,
+    last_checked: Option<Rows>,
+    /// Set if `last_checked` includes a message that the hashes have not confirmed yet.
+    unconfirmed: bool,
 }
 
 impl Hashes {
@@ -53,10 +54,10 @@ impl Hashes {
             domain: from.domain.clone(),
             agreed: format!("tg:{{rules:{}}}:1:agreed", from.name),
             state: Mutex::new(HashesState {
-                line: RulesConnection::new(config),
+                connection: RulesConnection::new(config),
                 table: KnownHashes::default(),
-                judged: None,
-                heard: false,
+                last_checked: None,
+                unconfirmed: false,
             }),
         }
     }
@@ -70,17 +71,17 @@ impl Hashes {
     }
 
     /// Reads the hashes, and applies them if they are new and valid.
-    pub(super) async fn look(
+    pub(super) async fn reload(
         &self,
         server: &Arc<ServerState>,
-        how: ReadMode,
+        mode: ReadMode,
     ) -> Result<Option<RulesChange>, RulesError> {
         let mut state = self.state.lock().await;
-        let HashesState { line, table, judged, heard } = &mut *state;
-        let heard = std::mem::take(heard);
-        let before = judged.take().filter(|_| how == ReadMode::Changes && !heard);
-        let rows = table.read(line, &self.pattern, how).await?;
-        *judged = Some(rows.clone());
+        let HashesState { connection, table, last_checked, unconfirmed } = &mut *state;
+        let unconfirmed = std::mem::take(unconfirmed);
+        let before = last_checked.take().filter(|_| mode == ReadMode::Changes && !unconfirmed);
+        let rows = table.read(connection, &self.pattern, mode).await?;
+        *last_checked = Some(rows.clone());
         if before.as_ref() == Some(&rows) {
             return Ok(None);
         }
@@ -91,69 +92,69 @@ impl Hashes {
                 shown(self.pattern.as_bytes())
             )));
         }
-        self.take(server, line, rows).await
+        self.apply_if_changed(server, connection, rows).await
     }
 
     /// Handles a message. An invalid one changes nothing.
-    pub(super) async fn hear(
+    pub(super) async fn handle_message(
         &self,
         server: &Arc<ServerState>,
         message: &[u8],
     ) -> Result<Option<RulesChange>, RulesError> {
         let text = unquoted(&String::from_utf8_lossy(message));
         if text.trim() == "RELOAD_ALL" {
-            return self.look(server, ReadMode::Everything).await;
+            return self.reload(server, ReadMode::Everything).await;
         }
         let place =
             |why: String| RulesError::Message(format!("a message on {}: {why}", self.channel));
         let fields = Fields::of_json(&text).map_err(place)?;
         let id = fields.id().ok_or_else(|| place("`id` is missing".into()))?.to_owned();
         let mut state = self.state.lock().await;
-        let HashesState { line, judged, heard, .. } = &mut *state;
-        let Some(mut rows) = judged.clone() else {
+        let HashesState { connection, last_checked, unconfirmed, .. } = &mut *state;
+        let Some(mut rows) = last_checked.clone() else {
             drop(state);
-            return self.look(server, ReadMode::Changes).await;
+            return self.reload(server, ReadMode::Changes).await;
         };
         let known = rows.iter().find(|(_, row)| row.id() == Some(&id)).map(|(key, _)| key.clone());
         let key = known.unwrap_or_else(|| self.pattern.replacen('*', &id, 1).into_bytes());
         rows.insert(key, fields);
-        let taken = self.take(server, line, rows.clone()).await;
-        if taken.is_ok() {
-            (*judged, *heard) = (Some(rows), true);
+        let applied = self.apply_if_changed(server, connection, rows.clone()).await;
+        if applied.is_ok() {
+            (*last_checked, *unconfirmed) = (Some(rows), true);
         }
-        taken.map_err(|error| match error {
+        applied.map_err(|error| match error {
             RulesError::Unreadable(why) => place(why),
             other => other,
         })
     }
 
-    async fn take(
+    async fn apply_if_changed(
         &self,
         server: &Arc<ServerState>,
-        line: &mut RulesConnection,
+        connection: &mut RulesConnection,
         rows: Rows,
     ) -> Result<Option<RulesChange>, RulesError> {
-        let applies = server.limiter.rules();
+        let current = server.limiter.rules();
         let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
-        // With a version that any set may have, only to see what is wrong.
+        // The version does not matter yet: this only finds errors.
         let (rows, set) =
             blocking(server, move |_| rule_set(&rows, &pattern, &domain, 1).map(|set| (rows, set)))
                 .await?;
-        if set.declaration().domains == applies.declaration().domains && applies.version() > 0 {
+        if set.declaration().domains == current.declaration().domains && current.version() > 0 {
             return blocking(server, |server| {
-                server.rules.settled(&server.limiter);
+                server.rules.note_applied(&server.limiter);
                 Ok(None)
             })
             .await;
         }
-        let version = self.version(line, &set, applies.version()).await?;
+        let version = self.version(connection, &set, current.version()).await?;
         let (pattern, domain) = (self.pattern.clone(), self.domain.clone());
-        let taken = blocking(server, move |server| {
+        let applied = blocking(server, move |server| {
             let set = rule_set(&rows, &pattern, &domain, version)?;
-            server.rules.take(&server.limiter, set)
+            server.rules.apply_if_changed(&server.limiter, set)
         })
         .await?;
-        if let Some(RulesChange { from, to }) = taken {
+        if let Some(RulesChange { from, to }) = applied {
             tracing::info!(
                 audit = true,
                 from,
@@ -162,39 +163,39 @@ impl Hashes {
                 "applied rules from Redis"
             );
         }
-        Ok(taken)
+        Ok(applied)
     }
 
     /// The version of a set, on which all servers agree.
     async fn version(
         &self,
-        line: &mut RulesConnection,
+        connection: &mut RulesConnection,
         set: &tollgate::RuleSet,
-        applies: u64,
+        current: u64,
     ) -> Result<u64, RulesError> {
         let text = tollgate::rules::write(set.declaration(), Format::Yaml);
         let digest = sha1_smol::Sha1::from(text).digest().to_string();
-        let least = applies.saturating_add(1).to_string();
+        let least = current.saturating_add(1).to_string();
         let args = [digest.as_bytes(), least.as_bytes()];
-        match line.run(AGREE, &[self.agreed.as_bytes()], &args).await {
+        match connection.run(AGREE, &[self.agreed.as_bytes()], &args).await {
             Ok(RedisValue::Text(text)) => number(&text),
-            Ok(_) => Err(senseless()),
+            Ok(_) => Err(unexpected_reply()),
             // A user who may only read: each server counts by the clock of Redis.
             Err(_) => {
-                let words = super::connection::words(line.ask(&[b"TIME"]).await?);
+                let words = super::connection::words(connection.command(&[b"TIME"]).await?);
                 let seconds =
-                    number(words.first().and_then(Option::as_ref).ok_or_else(senseless)?)?;
-                Ok(seconds.saturating_mul(1_000).max(applies.saturating_add(1)))
+                    number(words.first().and_then(Option::as_ref).ok_or_else(unexpected_reply)?)?;
+                Ok(seconds.saturating_mul(1_000).max(current.saturating_add(1)))
             }
         }
     }
 }
 
 fn number(text: &[u8]) -> Result<u64, RulesError> {
-    String::from_utf8_lossy(text).parse().map_err(|_| senseless())
+    String::from_utf8_lossy(text).parse().map_err(|_| unexpected_reply())
 }
 
-fn senseless() -> RulesError {
+fn unexpected_reply() -> RulesError {
     RulesError::Unreadable("unexpected reply from Redis".into())
 }
 
@@ -209,8 +210,8 @@ pub(crate) async fn import(
     domain: &str,
     version: u64,
 ) -> Result<String, RulesError> {
-    let mut line = RulesConnection::new(config);
-    let rows = KnownHashes::default().read(&mut line, pattern, ReadMode::Everything).await?;
+    let mut connection = RulesConnection::new(config);
+    let rows = KnownHashes::default().read(&mut connection, pattern, ReadMode::Everything).await?;
     if rows.is_empty() {
         return Err(RulesError::Unreadable(format!("no key in Redis matches {pattern}")));
     }

@@ -1,4 +1,5 @@
-//! A rule as the articles' systems keep it: eight fields of a hash, or the same as JSON.
+//! A rule in the layout `rate_limit_config:*`, which tutorials on rate limiting with Redis use: eight
+//! fields of a hash (`id`, `ruleName`, `limitType`, …), or the same as JSON.
 //!
 //! Pure: fields in, one of our rules or an error out. `docs/rules.md` has the table of the conversion;
 //! change them together.
@@ -10,7 +11,7 @@ use tollgate::rules::declaration::{Limitation, Mode, Pattern, Rule, Value};
 use tollgate::{Algorithm, Quota};
 use tollgate::{FixedWindow, LeakyMeter, SlidingLog, TokenBucket};
 
-use crate::rules::edition::shown;
+use crate::rules::record::shown;
 
 /// The fields, in the order in which they are read.
 pub(crate) const FIELDS: [&str; 8] = [
@@ -115,8 +116,8 @@ impl Fields {
     }
 
     fn algorithm(&self) -> Result<Algorithm, String> {
-        let said = self.get("strategy").ok_or("`strategy` is missing")?;
-        match word(said).as_str() {
+        let text = self.get("strategy").ok_or("`strategy` is missing")?;
+        match word(text).as_str() {
             "TOKEN_BUCKET" => Ok(TokenBucket.into()),
             "FIXED_WINDOW" => Ok(FixedWindow::default().into()),
             // Their sorted set of requests is our log.
@@ -125,16 +126,16 @@ impl Fields {
             _ => Err(format!(
                 "`strategy` is {:?}, which is not one of TOKEN_BUCKET, FIXED_WINDOW, \
                  SLIDING_WINDOW, SLIDING_LOG, LEAKY_BUCKET",
-                shown(said.as_bytes())
+                shown(text.as_bytes())
             )),
         }
     }
 
     /// Sets the matches of the rule, and the attributes it counts by.
     fn aim(&self, rule: &mut Rule) -> Result<(), String> {
-        let said = self.get("limitType").ok_or("`limitType` is missing")?;
+        let text = self.get("limitType").ok_or("`limitType` is missing")?;
         let target = self.get("limitTarget").filter(|target| !is_all(target));
-        let attribute = match word(said).as_str() {
+        let attribute = match word(text).as_str() {
             "GLOBAL" => return Ok(()),
             "SERVICE" => "service",
             "INTERFACE" | "API" | "URL" | "URI" | "PATH" => "path",
@@ -144,7 +145,7 @@ impl Fields {
                 return Err(format!(
                     "`limitType` is {:?}, which is not one of GLOBAL, SERVICE, INTERFACE (API, URL, \
                      PATH), IP, USER",
-                    shown(said.as_bytes())
+                    shown(text.as_bytes())
                 ));
             }
         };
@@ -178,12 +179,12 @@ impl Fields {
     }
 
     fn whole(&self, name: &str) -> Result<u64, String> {
-        let said = self.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
-        let plain = said.bytes().all(|byte| byte.is_ascii_digit());
-        said.parse()
+        let text = self.get(name).ok_or_else(|| format!("`{name}` is missing"))?;
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse()
             .ok()
             .filter(|_| plain)
-            .ok_or_else(|| format!("`{name}` is {:?}: not a whole number", shown(said.as_bytes())))
+            .ok_or_else(|| format!("`{name}` is {:?}: not a whole number", shown(text.as_bytes())))
     }
 }
 

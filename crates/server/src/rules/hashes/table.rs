@@ -1,7 +1,7 @@
 //! Rules that lie in Redis as hashes, found by `SCAN` and read by a script.
 //!
 //! Only the keys themselves show which rules there are. So all keys are scanned at the start, on
-//! `RELOAD_ALL`, and after a connection was lost. Otherwise each look reads the known hashes again, and
+//! `RELOAD_ALL`, and after a connection was lost. Otherwise each reload reads the known hashes again, and
 //! continues the scan for new ones by a bounded number of steps.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,23 +15,23 @@ use tollgate::rules::declaration::{Declaration, Domain};
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
 use crate::rules::connection::{RulesConnection, words};
-use crate::rules::edition::shown;
+use crate::rules::record::shown;
 use crate::rules::stored::ReadMode;
 
-/// Places that one `SCAN` looks at. A step takes Redis a fraction of a millisecond.
+/// Places that one `SCAN` inspects. A step takes Redis a fraction of a millisecond.
 const COUNT: &[u8] = b"512";
 
-/// Steps of one look between whole sweeps: some 32 000 keys.
-const STRETCH: usize = 64;
+/// Steps of one reload that continues a scan: some 32 000 keys.
+const PARTIAL_SCAN_STEPS: usize = 64;
 
-/// Steps of a whole sweep: 50 million keys. Beyond that rules do not belong into that database.
-const SWEEP: usize = 100_000;
+/// Steps of a scan of all keys: 50 million keys. Rules do not belong into a larger database.
+const FULL_SCAN_STEPS: usize = 100_000;
 
 /// Hashes that one run of the script reads.
 const AT_ONCE: usize = 100;
 
-/// Errors that are reported of one look.
-const MAX_TOLD: usize = 20;
+/// Errors that are reported of one reload.
+const MAX_REPORTED: usize = 20;
 
 const READ: &str = include_str!("../lua/hashes.lua");
 
@@ -46,43 +46,43 @@ pub(crate) struct KnownHashes {
     /// Cursor of the scan; empty at its beginning.
     cursor: Vec<u8>,
     /// Set if a scan was completed, and the connection was not lost since.
-    swept: bool,
+    is_scan_complete: bool,
 }
 
 impl KnownHashes {
     /// Reads the hashes that exist now.
     pub(crate) async fn read(
         &mut self,
-        line: &mut RulesConnection,
+        connection: &mut RulesConnection,
         pattern: &str,
-        how: ReadMode,
+        mode: ReadMode,
     ) -> Result<Rows, RulesError> {
-        let looked = self.look(line, pattern, how).await;
-        if matches!(looked, Err(RulesError::Unreachable(_))) {
-            self.swept = false;
+        let rows = self.scan_and_read(connection, pattern, mode).await;
+        if matches!(rows, Err(RulesError::Unreachable(_))) {
+            self.is_scan_complete = false;
         }
-        looked
+        rows
     }
 
-    async fn look(
+    async fn scan_and_read(
         &mut self,
-        line: &mut RulesConnection,
+        connection: &mut RulesConnection,
         pattern: &str,
-        how: ReadMode,
+        mode: ReadMode,
     ) -> Result<Rows, RulesError> {
-        let whole = how == ReadMode::Everything || !self.swept;
-        if whole {
+        let full = mode == ReadMode::Everything || !self.is_scan_complete;
+        if full {
             self.cursor.clear();
         }
-        let steps = if whole { SWEEP } else { STRETCH };
+        let steps = if full { FULL_SCAN_STEPS } else { PARTIAL_SCAN_STEPS };
         for step in 0..steps {
             let from = if self.cursor.is_empty() { b"0" } else { self.cursor.as_slice() };
             let scan = [b"SCAN", from, b"MATCH", pattern.as_bytes(), b"COUNT", COUNT];
-            let (next, found) = scanned(line.ask(&scan).await?)?;
+            let (next, found) = scan_reply(connection.command(&scan).await?)?;
             self.keys.extend(found);
             if self.keys.len() > MAX_RULES {
                 self.keys.clear();
-                self.swept = false;
+                self.is_scan_complete = false;
                 return Err(RulesError::Unreadable(format!(
                     "{}: more than {MAX_RULES} keys in Redis match",
                     shown(pattern.as_bytes())
@@ -90,20 +90,20 @@ impl KnownHashes {
             }
             if next == b"0" {
                 self.cursor.clear();
-                self.swept = true;
+                self.is_scan_complete = true;
                 break;
             }
-            if whole && step.saturating_add(1) == steps {
+            if full && step.saturating_add(1) == steps {
                 return Err(RulesError::Unreadable(
                     "the database has too many keys to scan for rules".into(),
                 ));
             }
             self.cursor = next;
         }
-        self.fetch(line).await
+        self.read_known(connection).await
     }
 
-    async fn fetch(&mut self, line: &mut RulesConnection) -> Result<Rows, RulesError> {
+    async fn read_known(&mut self, connection: &mut RulesConnection) -> Result<Rows, RulesError> {
         let keys: Vec<Vec<u8>> = self.keys.iter().cloned().collect();
         let most = MAX_FIELD.to_string();
         let args: Vec<&[u8]> =
@@ -111,27 +111,27 @@ impl KnownHashes {
         let (mut rows, mut wrong) = (Rows::new(), Vec::new());
         for part in keys.chunks(AT_ONCE) {
             let names: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
-            let RedisValue::List(found) = line.run(READ, &names, &args).await? else {
+            let RedisValue::List(found) = connection.run(READ, &names, &args).await? else {
                 return Err(RulesError::Unreadable("unexpected reply from Redis".into()));
             };
-            for (key, said) in part.iter().zip(found) {
-                match row(words(said)) {
+            for (key, reply) in part.iter().zip(found) {
+                match row(words(reply)) {
                     Ok(Some(fields)) => drop(rows.insert(key.clone(), fields)),
                     Ok(None) => drop(self.keys.remove(key)),
                     Err(why) => wrong.push(format!("{} in Redis: {why}", shown(key))),
                 }
             }
         }
-        if wrong.is_empty() { Ok(rows) } else { Err(told(wrong)) }
+        if wrong.is_empty() { Ok(rows) } else { Err(joined(wrong)) }
     }
 }
 
 /// Decodes a reply of `SCAN`: the next cursor, and keys.
-fn scanned(said: RedisValue) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
-    if let RedisValue::List(parts) = said
+fn scan_reply(reply: RedisValue) -> Result<(Vec<u8>, Vec<Vec<u8>>), RulesError> {
+    if let RedisValue::List(parts) = reply
         && let [RedisValue::Text(next), RedisValue::List(found)] = parts.as_slice()
     {
-        let text = |said: &RedisValue| match said {
+        let text = |value: &RedisValue| match value {
             RedisValue::Text(text) => Some(text.clone()),
             _ => None,
         };
@@ -179,16 +179,16 @@ pub(crate) fn rule_set(
             Ok(rule) => domain.rules.push(rule),
             Err(why) => wrong.push(format!("{} in Redis: {why}", shown(key))),
         }
-        if wrong.len() > MAX_TOLD {
+        if wrong.len() > MAX_REPORTED {
             break;
         }
     }
     if !wrong.is_empty() {
-        return Err(told(wrong));
+        return Err(joined(wrong));
     }
     let declared = Declaration { version, domains: vec![domain] };
     RuleSet::new(declared)
-        .map_err(|errors| told(errors.iter().map(|error| placed(error, rows)).collect()))
+        .map_err(|errors| joined(errors.iter().map(|error| placed(error, rows)).collect()))
 }
 
 /// An error of the whole, at the key of the rule that it is about.
@@ -201,9 +201,10 @@ fn placed(error: &RuleError, rows: &Rows) -> String {
     }
 }
 
-fn told(mut wrong: Vec<String>) -> RulesError {
-    if wrong.len() > MAX_TOLD {
-        wrong.truncate(MAX_TOLD);
+/// All errors in one, up to [`MAX_REPORTED`].
+fn joined(mut wrong: Vec<String>) -> RulesError {
+    if wrong.len() > MAX_REPORTED {
+        wrong.truncate(MAX_REPORTED);
         wrong.push("and more".to_owned());
     }
     RulesError::Unreadable(wrong.join("\n"))

@@ -1,28 +1,29 @@
 //! A tree as JSON. Long lists and maps take several lines.
 
-use super::quote::{Astral, quoted};
-use super::{InLine, ONE_LINE, OutputTree, is_spread};
+use super::quote::{SupplementaryEscape, quoted};
+use super::{InLine, ONE_LINE, OutputTree, is_multiline};
 
 const IN_LINE: InLine = InLine { key: text, text, between: ": " };
 
 pub(super) fn print(root: &OutputTree) -> String {
     let mut out = String::new();
-    lines(&mut out, root, 0, Spread::Always);
+    lines(&mut out, root, 0, LineBreaks::Always);
     out.push('\n');
     out
 }
 
-/// The lists and maps that take several lines.
+/// Tells when a list or a map takes several lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Spread {
+enum LineBreaks {
     Always,
-    /// Its items are, where they are lists or maps; itself as well.
-    Items,
+    /// Always, and its items as well, where they are lists or maps.
+    InItems,
     WhenLong,
 }
 
-fn lines(out: &mut String, tree: &OutputTree, indent: usize, spread: Spread) {
-    let short = spread == Spread::WhenLong && IN_LINE.print(tree).chars().count() <= ONE_LINE;
+fn lines(out: &mut String, tree: &OutputTree, indent: usize, line_breaks: LineBreaks) {
+    let short =
+        line_breaks == LineBreaks::WhenLong && IN_LINE.print(tree).chars().count() <= ONE_LINE;
     if short || tree.is_empty() {
         out.push_str(&IN_LINE.print(tree));
         return;
@@ -34,7 +35,11 @@ fn lines(out: &mut String, tree: &OutputTree, indent: usize, spread: Spread) {
     };
     match tree {
         OutputTree::List(items) => {
-            let of_items = if spread == Spread::Items { Spread::Always } else { Spread::WhenLong };
+            let of_items = if line_breaks == LineBreaks::InItems {
+                LineBreaks::Always
+            } else {
+                LineBreaks::WhenLong
+            };
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 separate(out, index);
@@ -47,7 +52,7 @@ fn lines(out: &mut String, tree: &OutputTree, indent: usize, spread: Spread) {
             for (index, (key, value)) in entries.iter().enumerate() {
                 separate(out, index);
                 out.push_str(&format!("{}: ", text(key)));
-                lines(out, value, inner, spread_of(key));
+                lines(out, value, inner, line_breaks_of(key));
             }
             out.push_str(&format!("\n{}}}", " ".repeat(indent)));
         }
@@ -55,14 +60,14 @@ fn lines(out: &mut String, tree: &OutputTree, indent: usize, spread: Spread) {
     }
 }
 
-fn spread_of(key: &str) -> Spread {
+fn line_breaks_of(key: &str) -> LineBreaks {
     match key {
-        "domains" | "rules" => Spread::Items,
-        key if is_spread(key) => Spread::Always,
-        _ => Spread::WhenLong,
+        "domains" | "rules" => LineBreaks::InItems,
+        key if is_multiline(key) => LineBreaks::Always,
+        _ => LineBreaks::WhenLong,
     }
 }
 
 fn text(text: &str) -> String {
-    quoted(text, Astral::Pair)
+    quoted(text, SupplementaryEscape::SurrogatePair)
 }

@@ -26,7 +26,7 @@ pub(super) fn declaration(declaration: &Declaration, format: Format) -> String {
 /// Appends a text as a JSON string.
 #[cfg(feature = "tower")]
 pub(crate) fn push_json_string(out: &mut String, text: &str) {
-    quote::push_quoted(out, text, quote::Astral::Pair);
+    quote::push_quoted(out, text, quote::SupplementaryEscape::SurrogatePair);
 }
 
 /// A tree to print: like a parsed tree, without places.
@@ -84,6 +84,6 @@ impl OutputTree {
 const ONE_LINE: usize = 80;
 
 /// True if the value of this key always takes several lines, because people read down it.
-fn is_spread(key: &str) -> bool {
+fn is_multiline(key: &str) -> bool {
     matches!(key, "domains" | "rules" | "limits" | "lists")
 }

@@ -1,23 +1,23 @@
 //! Texts in double quotes, with the escapes that YAML, TOML and JSON share.
 
-/// The escape of a character beyond the first 65 536.
+/// The escape of a supplementary character of Unicode, one above U+FFFF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Astral {
+pub(super) enum SupplementaryEscape {
     /// As `\U0001f600`, in YAML and TOML.
-    Long,
+    EightDigits,
     /// As two surrogates, in JSON.
-    Pair,
+    SurrogatePair,
 }
 
 /// The text in double quotes, with escapes for all invisible characters.
-pub(super) fn quoted(text: &str, astral: Astral) -> String {
+pub(super) fn quoted(text: &str, escape_form: SupplementaryEscape) -> String {
     let mut out = String::with_capacity(text.len().saturating_add(2));
-    push_quoted(&mut out, text, astral);
+    push_quoted(&mut out, text, escape_form);
     out
 }
 
 /// Appends the text in double quotes.
-pub(super) fn push_quoted(out: &mut String, text: &str, astral: Astral) {
+pub(super) fn push_quoted(out: &mut String, text: &str, escape_form: SupplementaryEscape) {
     out.push('"');
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\')) {
         out.push_str(text);
@@ -30,16 +30,16 @@ pub(super) fn push_quoted(out: &mut String, text: &str, astral: Astral) {
                 '\t' => out.push_str("\\t"),
                 ' '..='~' => out.push(letter),
                 visible if visible.is_alphanumeric() => out.push(visible),
-                hidden => escape(out, hidden, astral),
+                hidden => escape(out, hidden, escape_form),
             }
         }
     }
     out.push('"');
 }
 
-fn escape(out: &mut String, letter: char, astral: Astral) {
+fn escape(out: &mut String, letter: char, escape_form: SupplementaryEscape) {
     let code = u32::from(letter);
-    if astral == Astral::Long && code > 0xffff {
+    if escape_form == SupplementaryEscape::EightDigits && code > 0xffff {
         out.push_str(&format!("\\U{code:08x}"));
         return;
     }

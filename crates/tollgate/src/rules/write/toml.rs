@@ -1,6 +1,6 @@
 //! A tree as TOML: domains, rules and lists as tables, all other values on one line.
 
-use super::quote::{Astral, quoted};
+use super::quote::{SupplementaryEscape, quoted};
 use super::{InLine, ONE_LINE, OutputTree};
 
 const IN_LINE: InLine = InLine { key: bare_or_quoted, text, between: " = " };
@@ -55,7 +55,7 @@ fn field(tree: &OutputTree) -> String {
 }
 
 fn text(text: &str) -> String {
-    quoted(text, Astral::Long)
+    quoted(text, SupplementaryEscape::EightDigits)
 }
 
 fn bare_or_quoted(key: &str) -> String {

@@ -2,8 +2,8 @@
 
 use super::super::node::Value;
 use super::super::yaml::plain;
-use super::quote::{Astral, quoted};
-use super::{InLine, ONE_LINE, OutputTree, is_spread};
+use super::quote::{SupplementaryEscape, quoted};
+use super::{InLine, ONE_LINE, OutputTree, is_multiline};
 
 const IN_LINE: InLine = InLine { key: scalar, text: scalar, between: ": " };
 
@@ -23,8 +23,8 @@ fn map(out: &mut String, entries: &[(String, OutputTree)], indent: usize) {
         out.push_str(&scalar(key));
         out.push(':');
         // A line that is not wanted is not made: whole rule sets hang on some of these keys.
-        let spread = is_spread(key) && !value.is_empty();
-        let line = if spread { None } else { Some(IN_LINE.print(value)) };
+        let multiline = is_multiline(key) && !value.is_empty();
+        let line = if multiline { None } else { Some(IN_LINE.print(value)) };
         let line = line.filter(|line| line.chars().count() <= ONE_LINE || is_flat(value));
         match (line, value) {
             (Some(line), _) => out.push_str(&format!(" {line}\n")),
@@ -47,12 +47,12 @@ const fn is_flat(tree: &OutputTree) -> bool {
         || matches!(tree, OutputTree::Bool(_) | OutputTree::Number(_) | OutputTree::Text(_))
 }
 
-fn list(out: &mut String, items: &[OutputTree], indent: usize, spread: bool) {
+fn list(out: &mut String, items: &[OutputTree], indent: usize, multiline: bool) {
     out.push('\n');
     for item in items {
         out.push_str(&format!("{}- ", " ".repeat(indent)));
         match item {
-            OutputTree::Map(entries) if spread && !entries.is_empty() => {
+            OutputTree::Map(entries) if multiline && !entries.is_empty() => {
                 map(out, entries, indent.saturating_add(2));
             }
             _ => out.push_str(&format!("{}\n", IN_LINE.print(item))),
@@ -62,7 +62,7 @@ fn list(out: &mut String, items: &[OutputTree], indent: usize, spread: bool) {
 
 /// A text, without quotes if every YAML parser of any version reads it as that text.
 fn scalar(text: &str) -> String {
-    if is_plain(text) { text.to_owned() } else { quoted(text, Astral::Long) }
+    if is_plain(text) { text.to_owned() } else { quoted(text, SupplementaryEscape::EightDigits) }
 }
 
 fn is_plain(text: &str) -> bool {

@@ -1,7 +1,7 @@
-//! Enums whose variants are words: in metrics and logs, or in settings.
+//! Macros for enums that have a text form: a word for each variant, in metrics, logs and settings.
 
 /// Defines an enum, the word of each variant, and the list of all.
-macro_rules! words {
+macro_rules! text_enum {
     ($(#[$doc:meta])* $vis:vis enum $name:ident {
         $($(#[$inner:meta])* $variant:ident = $word:literal),+ $(,)?
     }) => {
@@ -21,8 +21,8 @@ macro_rules! words {
     };
 }
 
-/// Reads each of these from its word.
-macro_rules! from_word {
+/// Implements `FromStr` for each of these: reads it from its word.
+macro_rules! impl_from_str {
     ($($name:ident),+) => {$(
         impl std::str::FromStr for $name {
             type Err = String;
@@ -35,8 +35,8 @@ macro_rules! from_word {
     )+};
 }
 
-/// Reads each of these from a string of a settings file as from a flag.
-macro_rules! from_text {
+/// Implements `Deserialize` for each of these: reads a string of a settings file as a flag is read.
+macro_rules! impl_deserialize {
     ($($name:ident),+) => {$(
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -47,4 +47,4 @@ macro_rules! from_text {
     )+};
 }
 
-pub(crate) use {from_text, from_word, words};
+pub(crate) use {impl_deserialize, impl_from_str, text_enum};

@@ -1,4 +1,4 @@
-//! The keys of counters: the request's attributes, and values of the function.
+//! The parts of a counter's key (`by = …`): the request's attributes, and values of the function.
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;

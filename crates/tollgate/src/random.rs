@@ -1,4 +1,4 @@
-//! Random bits, secrets, durations, and unique names.
+//! Randomness: bits, secrets, durations, and unique ids.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;
@@ -24,25 +24,25 @@ pub(crate) fn within(range: &RangeInclusive<Duration>) -> Duration {
     range.start().saturating_add(Duration::from_micros(offset))
 }
 
-/// Draws unique names: the random bits of this process, followed by a counter.
+/// Draws unique ids: the random bits of this process, followed by a counter.
 #[derive(Debug)]
-pub(crate) struct Names {
+pub(crate) struct IdGenerator {
     process: u64,
     next: AtomicU64,
 }
 
-impl Names {
+impl IdGenerator {
     pub(crate) fn new() -> Self {
         Self { process: bits(), next: AtomicU64::new(1) }
     }
 
-    /// Draws a name that was never drawn before.
+    /// Draws an id that was never drawn before.
     pub(crate) fn draw(&self) -> u128 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         (u128::from(self.process) << 64) | u128::from(number)
     }
 
-    /// The bits that all names of this process share.
+    /// The bits that all ids of this process share.
     pub(crate) fn process(&self) -> u128 {
         u128::from(self.process) << 64
     }

@@ -1,4 +1,4 @@
-//! One edition of the rules as it is stored in Redis, and its errors.
+//! The rules record: one version of the rules as it is stored in Redis, and its errors.
 //!
 //! Pure: bytes in, a rule set or an error with its place out. `docs/keys.md` describes the hash,
 //! `lua/read.lua` and `lua/put.lua` are its other readers; change them together.
@@ -8,9 +8,9 @@ use tollgate::rules::{self, Format};
 
 use super::RulesError;
 
-/// A set of rules with its metadata.
+/// One version of the rules with its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Edition {
+pub(super) struct RulesRecord {
     pub(super) version: u64,
     pub(super) sum: String,
     pub(super) format: Format,
@@ -23,24 +23,27 @@ pub(super) struct Edition {
 
 /// Result of reading the set from Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum EditionLookup {
+pub(super) enum RulesRecordLookup {
     Nothing,
-    /// The edition that is known already.
+    /// The record that is known already.
     Same,
-    Edition(Box<Edition>),
+    Record(Box<RulesRecord>),
 }
 
 /// The largest version: scripts count with doubles.
 const MAX_VERSION: u64 = (1 << 53) - 1;
 
 /// Decodes the reply of `lua/read.lua`. Errors name `key`.
-pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<EditionLookup, RulesError> {
+pub(super) fn read(
+    key: &str,
+    words: Vec<Option<Vec<u8>>>,
+) -> Result<RulesRecordLookup, RulesError> {
     let wrong = |why: String| RulesError::Unreadable(format!("{key} in Redis: {why}"));
     let mut words = words.into_iter();
     let mut next = || words.next().flatten();
     match next().as_deref() {
-        Some(b"none") => return Ok(EditionLookup::Nothing),
-        Some(b"same") => return Ok(EditionLookup::Same),
+        Some(b"none") => return Ok(RulesRecordLookup::Nothing),
+        Some(b"same") => return Ok(RulesRecordLookup::Same),
         Some(b"kind") => {
             let kind = shown(&next().unwrap_or_default());
             return Err(wrong(format!("it is a {kind}, not a hash")));
@@ -64,7 +67,7 @@ pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<EditionLook
     };
     let (version, sum, format) = (field("version")?, field("sum")?, field("format")?);
     let (at, by, text) = (field("at"), field("by"), field("text")?);
-    let edition = Edition {
+    let record = RulesRecord {
         version: number(&version)
             .ok_or_else(|| wrong(format!("`version` is {version:?}: not a version")))?,
         format: format_of(&format)
@@ -74,22 +77,22 @@ pub(super) fn read(key: &str, words: Vec<Option<Vec<u8>>>) -> Result<EditionLook
         sum,
         text,
     };
-    if edition.sum != sum_of(edition.version, edition.format, &edition.text) {
+    if record.sum != sum_of(record.version, record.format, &record.text) {
         return Err(wrong(
             "`sum` does not match: the text was truncated, or edited by hand".into(),
         ));
     }
-    Ok(EditionLookup::Edition(Box::new(edition)))
+    Ok(RulesRecordLookup::Record(Box::new(record)))
 }
 
-/// The rules of an edition, checked whole.
-pub(super) fn load(key: &str, edition: &Edition) -> Result<RuleSet, RulesError> {
-    let set = rules::load(&edition.text, edition.format)
+/// The rules of a record, checked whole.
+pub(super) fn load(key: &str, record: &RulesRecord) -> Result<RuleSet, RulesError> {
+    let set = rules::load(&record.text, record.format)
         .map_err(|problems| RulesError::Invalid(problems.in_file(format!("{key} in Redis"))))?;
-    if set.version() != edition.version {
+    if set.version() != record.version {
         return Err(RulesError::Unreadable(format!(
             "{key} in Redis: `version` is {}, but its text says {}",
-            edition.version,
+            record.version,
             set.version()
         )));
     }
@@ -152,17 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn an_edition_is_read_and_loaded() {
-        let Ok(EditionLookup::Edition(edition)) = read("k", stored(&[])) else {
+    fn a_record_is_read_and_loaded() {
+        let Ok(RulesRecordLookup::Record(record)) = read("k", stored(&[])) else {
             panic!("it is well")
         };
-        assert_eq!(
-            (edition.version, edition.at_us, &*edition.by),
-            (7, 1_700_000_000_000_000, "ann")
-        );
-        assert_eq!(load("k", &edition).unwrap().version(), 7);
+        assert_eq!((record.version, record.at_us, &*record.by), (7, 1_700_000_000_000_000, "ann"));
+        assert_eq!(load("k", &record).unwrap().version(), 7);
         let nobody = read("k", stored(&[(4, None), (5, Some(b"\xff"))]));
-        assert!(matches!(nobody, Ok(EditionLookup::Edition(edition)) if edition.by.is_empty()));
+        assert!(matches!(nobody, Ok(RulesRecordLookup::Record(record)) if record.by.is_empty()));
     }
 
     #[test]
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_version_is_that_of_the_text() {
-        let edition = Edition {
+        let record = RulesRecord {
             version: 8,
             sum: String::new(),
             format: Format::Yaml,
@@ -199,9 +199,9 @@ mod tests {
             by: String::new(),
             text: TEXT.into(),
         };
-        let error = load("k", &edition).unwrap_err().to_string();
+        let error = load("k", &record).unwrap_err().to_string();
         assert_eq!(error, "k in Redis: `version` is 8, but its text says 7");
-        let broken = Edition { text: "version: 8\ndomain: shop\nrule: []\n".into(), ..edition };
+        let broken = RulesRecord { text: "version: 8\ndomain: shop\nrule: []\n".into(), ..record };
         let error = load("k", &broken).unwrap_err().to_string();
         assert!(error.starts_with("k in Redis:3:1: unknown field `rule`"), "{error}");
     }
