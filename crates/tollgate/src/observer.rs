@@ -230,7 +230,6 @@ impl Observers {
 
     /// Sends the events of a request, if an observer wants requests or asks.
     #[inline]
-    #[inline]
     pub(crate) fn tell_request(&self, ask: Option<&Ask<'_>>, ruling: &Ruling) {
         if self.asks || self.requests {
             self.send_request(ask, ruling);
