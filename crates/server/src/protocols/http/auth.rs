@@ -138,6 +138,7 @@ impl ForwardAuth {
         let (records, trust, named) = (Arc::clone(server), self.trust.clone(), domain.to_owned());
         let layer = LimitLayer::new(server.limiter.clone(), domain)
             .trust(self.trust.clone())
+            .with_rulings()
             .refuse_with(move |refusal| {
                 refused(&records, &trust, &named, refusal);
                 let mut response = refusal.respond();
