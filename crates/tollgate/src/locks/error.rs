@@ -42,8 +42,9 @@ error_messages! {
             "the value in the store is not a lock";
         Self::Store(_) => "the store of locks did not answer";
         Self::Foreign(name) =>
-            "the value stored as {name:?} is not a lock of this kind: choose another name";
-        Self::TooDeep(name) => "the owner holds {name:?} 256 times: is there a release for each?";
+            "the value stored as {:?} is not a lock of this kind: choose another name", name.as_str();
+        Self::TooDeep(name) =>
+            "the owner holds {:?} 256 times: is there a release for each?", name.as_str();
         Self::TooManyWaiting =>
             "too many tasks wait for locks in this process: start fewer, or raise the bound";
         Self::NotReplicated { copies } =>
