@@ -11,7 +11,7 @@ use crate::{Answer, Key, Request};
 /// A store owns its clock. Every store must pass the suite of the `testing` feature.
 pub trait Store: Send + Sync {
     /// True for a store that takes a round trip and can fail to answer. For a local store, callers
-    /// skip the deny cache and the outage hints. A local store answers when it is first polled.
+    /// skip the deny cache and the outage fallback. A local store answers when it is first polled.
     const REMOTE: bool = true;
 
     /// [`Store::REMOTE`] of this value, for a type that may be either, such as an enum of stores.

@@ -3,8 +3,8 @@
 //! Each has one module. A module contains its parameters, the numbers that it computes from a quota
 //! once (its *plan*), its state, and the steps over them. It reads no clock and takes no lock.
 //!
-//! To add one: write its file with an `impl Step`, add its line to the table at the end of this
-//! file, and its oracle to `testing/oracle`. The compiler names the parts that are still missing.
+//! To add one: write its file with an `impl Step`, add its line to the table at the end of
+//! `table.rs`, and its oracle to `testing/oracle`. The compiler names the parts that are still missing.
 //! Each member also needs its twin in Lua.
 //!
 //! All of them follow these rules:

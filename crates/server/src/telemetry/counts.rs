@@ -1,4 +1,4 @@
-//! Outcomes of requests, each counted exactly once.
+//! The counts behind the metrics: outcomes of requests, each counted exactly once.
 //!
 //! A request ends in one of four ways, and is counted when it ends, so that their sum is the number of
 //! requests at every moment. Rules have the same counts, up to [`MAX_RULES`] of them.

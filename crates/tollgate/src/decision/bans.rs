@@ -1,5 +1,5 @@
-//! Bans: counts the refusals of rules with a `ban`, in the background, and begins a ban at the last
-//! refusal that the rule allows.
+//! Bans: the jobs that count refusals of rules with a `ban`, and begin a ban at the last refusal that
+//! the rule allows. `background.rs` runs them.
 //!
 //! A ban is a counter beside those of the rule's limits, and is charged with them. Refusals in an outage
 //! do not count, nor does the refusal of a ban itself.

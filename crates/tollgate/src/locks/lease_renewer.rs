@@ -1,8 +1,8 @@
-//! The thread of the watchdog.
+//! The thread of the watchdog: renews leases, and releases dropped guards in the background.
 //!
-//! The thread has a runtime of its own. So it renews leases, reports losses and gives dropped
-//! guards back even if the runtime that uses the locks is blocked, busy or gone. It ends after the
-//! last [`Locks`](super::Locks) and the last guard, once all dropped guards are given back.
+//! The thread has a runtime of its own. So it renews leases, reports losses and releases
+//! dropped guards even if the runtime that uses the locks is blocked, busy or gone. It ends after the
+//! last [`Locks`](super::Locks) and the last guard, once all dropped guards are released.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};

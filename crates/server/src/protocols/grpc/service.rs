@@ -1,4 +1,4 @@
-//! From a request to a response.
+//! Envoy's rate limit service, `ShouldRateLimit`: from a request to a response.
 
 use std::fmt;
 use std::sync::Arc;
