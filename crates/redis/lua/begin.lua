@@ -1,5 +1,5 @@
--- The beginning of a run: the time, a reply that is known already, and what every path uses.
--- batch.lua says what the arguments and the reply are.
+-- The beginning of a run: the time, the kept reply of an earlier run, and shared functions.
+-- batch.lua documents the arguments and the reply.
 
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -16,7 +16,7 @@ if not_after > 0 and now > not_after then return { 'late' } end
 
 local packed, program, header = ARGV[3], ARGV[4], 2
 
--- The reply. It is kept if the batch may be sent again, which happens before not_after.
+-- Packs the reply, and keeps it if the batch may be sent again (before not_after).
 local function answer(outcomes, poisoned, views, lengths, values)
   local reply = pack('<I8I4I4I4I4', now, poisoned, #outcomes, #views, #lengths)
     .. outcomes .. views .. lengths .. values
@@ -29,7 +29,7 @@ end
 
 local poisoned = 0
 
--- Stores a value for so many milliseconds, given what the key held before.
+-- Stores a value for `px` milliseconds. `before` is the key's prior value.
 local function put(key, value, px, before)
   if before then
     call('SET', KEYS[key], value, 'PX', px)

@@ -1,6 +1,6 @@
 -- Token bucket (3) and leaky meter (4), as crates/core/src/algorithm/bucket.rs.
 --
--- Takes without patience, which is most of them, are decided by takes.lua and never come here.
+-- Most takes have no patience; takes.lua decides them unless they go the general way.
 --
 -- A state is { w, p, ahead, since }.
 --   w, p   the moment at which the bucket is full again (its arrival time): whole microseconds, and a
@@ -87,7 +87,7 @@ function bucket.settle(plan, state, now)
   return { w, p, ahead, since }, true
 end
 
--- The bucket with this backlog; `ahead` only where it is more than a full burst.
+-- Returns the bucket with this backlog; keeps `ahead` only above a full burst.
 local function with_backlog(plan, w, p, ahead, now)
   if ahead ~= 0 and above(w, p, plan.w, plan.p) then return { now + w, p, ahead, now } end
   return { now + w, p, 0, 0 }
@@ -139,7 +139,7 @@ local function debit(plan, state, t, now)
   return with_backlog(plan, w, p, ahead, now)
 end
 
--- What buckets and queues have in common; they differ in how they take and credit.
+-- Makes the `decide` of buckets and queues, which differ in take and credit.
 local function decide_by(take, credit)
   return function(plan, state, t, now)
     local op = t.op

@@ -1,20 +1,20 @@
 -- Concurrency (7), as crates/core/src/algorithm/concurrency.rs: change them together.
 --
--- Stored as `<I8` when it was written, then 24 bytes a permit, the holder and `<I8` until when,
--- soonest to end first. src/layout/concurrency.rs is the same.
+-- Stored as `<I8` time of the write, then 24 bytes a permit: the holder and `<I8` end of the lease,
+-- soonest first. src/layout/concurrency.rs is the same.
 --
--- Thousands may hold. Nothing here looks at each of them, and as Redis hashes every string that Lua
--- makes, byte by byte, no long one is cut or joined before all is decided. A state is
--- { written_at, pieces, count }; a piece is { string, where its first permit begins, how many there
--- are, whether it was made in this run }. Pieces and lists of them are never changed, only replaced.
--- An order of permits that is not ours is not noticed; core finds the same places in it.
+-- There may be thousands of holders, so nothing here visits each of them. Redis hashes every string
+-- that Lua makes, byte by byte, so no long one is cut or joined before all is decided. A state is
+-- { written_at, pieces, count }; a piece is { string, offset of its first permit, number of permits,
+-- true if made in this run }. Pieces and lists of them are never changed, only replaced. A foreign
+-- order of permits is not noticed; core finds the same places in it.
 do
   local MAX_COUNT = 10000
 
   -- The most permits of a piece that another one is joined to.
   local MAX_JOINED = 32
 
-  -- Until when the permit at `index`, counted from 0, is held.
+  -- The end of the lease at `index`, counted from 0.
   local function until_when(pieces, index)
     local i, piece = 1, pieces[1]
     while index >= piece[3] do
@@ -24,7 +24,7 @@ do
     return (unpack_('<I8', piece[1], piece[2] + 24 * index + 16))
   end
 
-  -- How many permits come before the first, from `low` on, that ends after `moment`.
+  -- The index of the first permit, from `low` on, that ends after `moment`.
   local function after(state, low, moment)
     local pieces, high = state[2], state[3]
     while low < high do
@@ -34,7 +34,7 @@ do
     return low
   end
 
-  -- Which permit begins at `at` of `s`; nil if it was taken out.
+  -- Index of the permit at `at` of `s`; nil if it was removed.
   local function index_of(pieces, s, at)
     local index = 0
     for i = 1, #pieces do
@@ -46,16 +46,15 @@ do
     return nil
   end
 
-  -- Which permit from `first` on is the holder's. His bytes are looked for from the first on that is
-  -- not zero, as most numbers are full of zeros; they may also lie elsewhere than at the beginning
-  -- of a permit.
+  -- Finds the holder's permit from `first` on. Searches for the id without its leading zeros, as
+  -- most ids are full of zeros. A match may also lie elsewhere than at the beginning of a permit.
   local function seek(state, holder, first)
     local pieces, searched = state[2], nil
     local skip = (find(holder, '[^%z]') or 1) - 1
     local bytes = sub_(holder, skip + 1)
     for i = 1, #pieces do
       local s, origin = pieces[i][1], pieces[i][2]
-      -- What was stored may be in many pieces, and is searched once.
+      -- Many pieces may share the stored string; search it once.
       local at = s ~= searched and find(s, bytes, origin + skip, true)
       if not pieces[i][4] then searched = s end
       while at do
@@ -70,7 +69,7 @@ do
     return nil
   end
 
-  -- The pieces of the permits from `low` to before `high`, added to `out`.
+  -- Appends the permits from `low` to before `high` to `out`, as pieces.
   local function copy(pieces, low, high, out)
     local index, n = 0, #out
     for i = 1, #pieces do
@@ -96,7 +95,7 @@ do
     return until_when(state[2], state[3] - 1)
   end
 
-  -- What is left of the permits from `first` on without the one at `mine`; nil if nothing is.
+  -- Returns the permits from `first` on without the one at `mine`; nil if none is left.
   local function without(state, first, mine, now)
     local pieces = copy(state[2], first, mine, {})
     copy(state[2], mine + 1, state[3], pieces)
@@ -109,7 +108,7 @@ do
     return sub_(piece[1], piece[2], piece[2] + 24 * piece[3] - 1)
   end
 
-  -- The permits from `first` on, and one more in its place. Those that are made in a run mostly end
+  -- Returns the permits from `first` on and one more in its place. New permits of a run mostly end
   -- side by side, and are kept in few pieces.
   local function with(state, first, permit, ends_at, now)
     if not state then return { now, { { permit, 1, 1, true } }, 1 } end
@@ -149,8 +148,7 @@ do
       if last <= now then return nil, true end
       local back, latest = state[1] - now, now + MAX_AHEAD
       if back <= 0 and last <= latest then return state, false end
-      -- What lay ahead of the write lies as far ahead of the earlier now. It is as it was stored,
-      -- one piece.
+      -- Moves all leases back as far as the clock stepped back. The state is as stored, one piece.
       if back < 0 then back = 0 end
       local moved, s, from = {}, state[2][1][1], state[2][1][2]
       for k = from, #s, 24 do
@@ -189,7 +187,7 @@ do
       return 0, true, with(state, first, holder .. pack('<I8', ends_at), ends_at, now)
     end,
 
-    -- With the tag before it, so that the whole is joined once.
+    -- Includes the tag, so that the whole is joined once.
     encode = function(state, tag)
       local parts = { tag, pack('<I8', state[1]) }
       for i, piece in ipairs(state[2]) do parts[i + 2] = text(piece) end

@@ -7,21 +7,21 @@ local function step_of(code)
   return steps[code]
 end
 
--- Per key: the limit its state is under, nil before the key is looked at; the state, nil if absent;
--- whether it must be written; whether it has just become idle; whether a request before was left undecided
--- on it; what it was converted to.
+-- Per key: the limit its state is under, nil before the key is loaded; the state, nil if absent; true
+-- if it must be written; true if it has just become idle; true if an earlier request on it is undecided;
+-- the converted value.
 local under, states, dirty, spent, blocked, converted = {}, {}, {}, {}, {}, {}
 
--- Logs' keys under which there is something that is of no use: foreign, idle, or emptied.
+-- Keys of logs that hold something of no use: foreign, idle, or emptied.
 local remains = {}
 
--- What is seen of logs, in order; and per key the members of a log that are not ours.
+-- Views, dumps and excerpts of logs, in order; and per key the log's foreign members.
 local seen, strays = {}, {}
 
 -- Added to the length of an excerpt of a log.
 local EXCERPT = 2147483648
 
--- All limits and terms, by their numbers. What takes took before is void.
+-- All limits and terms, by number. Takes of the first `decide` are void.
 local limits, terms = {}, {}
 holds = { unpack(prior, 1, string_keys) }
 position = header + 6
@@ -50,7 +50,7 @@ local log = #KEYS > string_keys and step_of(1)
 for i = 1, string_keys do
   local value = prior[i]
   if value and (#value > MAX_VALUE or value == '') then
-    -- Nothing of ours is empty or that long, and nobody shall have it sent to and fro.
+    -- Foreign: no counter is empty or that long. Such a value is not sent back.
     poisoned, dirty[i], converted[i], prior[i], holds[i] = poisoned + 1, true, '', '', ''
   end
 end
@@ -66,7 +66,7 @@ for i = 5, #ARGV, 3 do
   end
 end
 
--- Makes the state of a key ready for a charge under this limit; false if it is under another.
+-- Loads the state of a key for a charge under this limit; false if it is under another.
 local function load(i, limit)
   local held = holds[i]
   holds[i] = ''
@@ -78,7 +78,7 @@ local function load(i, limit)
   local step, tag = limit.step, limit.tag
   if spent[i] then states[i], spent[i] = nil, nil end
   if under[i] then
-    -- Looked at before in this batch, and absent: it may come under any limit.
+    -- Loaded before in this batch, and absent: it may come under any limit.
     if states[i] ~= nil then return false end
     under[i] = limit
     return true
@@ -105,7 +105,7 @@ local function load(i, limit)
     if find(value, tag, 1, true) ~= 1 then return false end
     local state = step.decode(limit.plan, value, limit.at)
     if state and converted[i] and step.idle(limit.plan, state) <= now then
-      -- What is left after a conversion may be worth nothing; it counts until it is looked at again.
+      -- A converted state may be worth nothing; it counts until it is loaded again.
       spent[i] = true
     elseif state then
       local changed
@@ -120,8 +120,8 @@ local function load(i, limit)
   return true
 end
 
--- Puts a new state in the place of a key's. One that was given back all it had counts until the
--- next request looks at it, as it does in the core.
+-- Sets the new state of a key. A state that was credited in full counts until the next request
+-- looks at it, as in core.
 local function commit(key, limit, new)
   states[key], dirty[key] = new, true
   if new ~= nil and limit.step.idle(limit.plan, new) <= now then
@@ -139,7 +139,7 @@ local function see(t, state)
   seen[#seen + 1] = pack('<I8I8I8', log.view(t.limit.plan, state, asked(t), now))
 end
 
--- What the charges of one request see of a log that several of them share: all of it, or an excerpt.
+-- Adds a log that several charges of one request share to `seen`: all of it, or an excerpt.
 local function see_all(i, limit, state, wanted)
   local excerpt = log.excerpt(limit.plan, state, wanted, now)
   if excerpt then
@@ -151,8 +151,8 @@ local function see_all(i, limit, state, wanted)
   if #found > 0 then strays[i] = found end
 end
 
--- A request of several charges, all or none. Their keys and terms are in `flat`, after `from`; each key is
--- the one `offset` further on.
+-- Decides a request of several charges, all or none. Keys and terms are in `flat`, after `from`; each key
+-- is `offset` further on.
 local function charge_several(count, flat, from, offset, dumps)
   local keys, charges, group = {}, {}, {}
   local decidable = true
@@ -172,7 +172,7 @@ local function charge_several(count, flat, from, offset, dumps)
     return 'u'
   end
   local waits, scratch, touched = {}, {}, {}
-  -- Of the logs, in order: what is to be known of each, and the sum of what was taken.
+  -- The shared logs, in order; per log the totals to look up, and the sum of costs.
   local logs, wanted, sums = {}, {}, {}
   local best, has_group, refused = false, false, false
   for c = 1, count do
@@ -184,7 +184,7 @@ local function charge_several(count, flat, from, offset, dumps)
       if not wanted[key] then logs[#logs + 1], wanted[key], sums[key] = key, {}, 0 end
       sums[key] = sums[key] + asked(t)
       log.note_cost(t.limit.plan, state, asked(t), wanted[key])
-      -- What it is told if it may not charge, and when all would pass together.
+      -- For a refused request, and for the moment when all would pass together.
       log.note_cost(t.limit.plan, states[key], asked(t), wanted[key])
       log.note_cost(t.limit.plan, states[key], sums[key], wanted[key])
     elseif t.limit.step.is_log then
@@ -195,7 +195,7 @@ local function charge_several(count, flat, from, offset, dumps)
     if shared and changed then log.note_base(new, wanted[key]) end
     if wait and changed then
       touched[key], scratch[key] = true, new
-      -- A log that is emptied is still there when the next charge makes another.
+      -- An emptied log is still stored when the next charge makes another.
       if new == nil then remains[key] = true end
     end
     if group[c] then
@@ -211,7 +211,7 @@ local function charge_several(count, flat, from, offset, dumps)
   if passes and not has_group then
     for key in pairs(touched) do commit(key, under[key], scratch[key]) end
   elseif passes then
-    -- What an earlier charge of a group would have left is not what is there.
+    -- Decides again, on states without the group's unused charges.
     for c = 1, count do
       local key, t = keys[c], charges[c]
       if wanted[key] then log.note_cost(t.limit.plan, states[key], asked(t), wanted[key]) end
@@ -226,7 +226,7 @@ local function charge_several(count, flat, from, offset, dumps)
   return passes and 'p' or 'd'
 end
 
--- The same of one charge that is in no group.
+-- The same for a single charge in no group.
 local function charge_one(key, t)
   local limit = t.limit
   if blocked[key] or ((under[key] ~= limit or spent[key]) and not load(key, limit)) then
@@ -247,7 +247,7 @@ local function charge_one(key, t)
   return 'p'
 end
 
--- A request, so many times; the outcomes.
+-- Outcomes of one request, `times` times.
 local function charge(count, flat, from, offset, times, dumps)
   local t = count == 1 and terms[flat[from + 2]]
   if t and times == 1 then return charge_one(flat[from + 1] + offset, t) end

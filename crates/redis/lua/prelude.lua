@@ -1,4 +1,4 @@
--- What every step uses. Scripts are one chunk: all that follows is local to it.
+-- Names that every step uses. Scripts are one chunk: all that follows is local to it.
 
 local call = redis.call
 local pack, unpack_ = struct.pack, struct.unpack

@@ -1,23 +1,22 @@
 -- Sliding log (1), as crates/core/src/algorithm/sliding_log.rs: a sorted set.
 --
--- One member for each instant: its score is the moment, the member is `<I8I8` total and cost:
--- everything charged up to and including it, and what of that is its own. So usage is the newest
--- total less what came before the first live entry, and no scan is needed. One more member, at
--- score -1, is the tag of the limit. Everything charged in one batch is of one instant, so a batch
--- adds one entry at most.
+-- One member for each instant: its score is the moment, the member is `<I8I8` total (all charges
+-- up to and including it) and cost (its own charges). So usage is the newest total less the total
+-- before the first live entry, and no scan is needed. One more member, at score -1, is the tag of
+-- the limit. All charges of one batch are of one instant, so a batch adds at most one entry.
 --
--- A log in hand:
---   base, total   what has left or was given back, and the newest total: usage is the difference
+-- An open log:
+--   base, total   the total that left or was given back, and the newest: usage is the difference
 --   newest        the moment of the newest entry
---   last          the newest entry as it is stored, on time; nil if there is none
+--   last          the newest stored entry that is not ahead of the clock, or nil
 --   prev          the total before the entry of this instant, once there is one
---   pushed        there is an entry of this instant that is not stored as it is
---   replaces      it takes the place of `last`
---   cut           entries ahead of the clock are stored, and stand for nothing
---   forgiven      base has moved past entries that are stored
---   rebased       how much all totals were lowered by
---   stored        whether anything is stored that is worth keeping
---   from, whole   the first live entry as it is stored; nothing before that is
+--   pushed        the entry of this instant is new or differs from the stored one
+--   replaces      that entry replaces `last`
+--   cut           the stored entries ahead of the clock are to be removed
+--   forgiven      base has moved past stored entries
+--   rebased       the amount by which all totals were lowered
+--   stored        something is stored that is worth keeping
+--   from, whole   the first live entry as stored; true if none is stored before it
 
 local MAX_TOTAL = 4503599627370496
 local MAX_DEBT = 1099511627776
@@ -26,13 +25,13 @@ local MAX_ENTRIES = 100000
 -- The most entries that are scaled to another count: as in core.
 local MAX_SCALED = 256
 
--- The most entries that are dumped, all of them.
+-- The most entries of a log dumped as a whole.
 local MAX_DUMPED = 8
 
--- The most entries that one run removes one by one; the rest is for the next run.
+-- The most entries that one run removes one by one; the next run removes more.
 local PIECE = 10000
 
--- A length of one byte goes before a tag that is returned.
+-- A tag is returned after its length in one byte.
 local MAX_TAG = 255
 
 local log = { is_log = true }
@@ -47,7 +46,7 @@ local function member(total, cost)
   return pack('<I8I8', total, cost)
 end
 
--- The first entry of what a range found; nil if it is not one of ours.
+-- Parses the first entry of a range's reply; nil if it is foreign.
 local function entry(found)
   local text, at = found[1], tonumber(found[2])
   if not text or #text ~= 16 or at < 0 or at >= MAX_EXACT or at % 1 ~= 0 then return nil end
@@ -56,7 +55,7 @@ local function entry(found)
   return { at = at, total = total, cost = cost, text = text }
 end
 
--- Ranks and scores are given to Redis in decimals: it would write a number itself more slowly yet.
+-- Redis gets ranks and scores in decimals: it would write numbers even more slowly itself.
 local function at_rank(key, rank)
   if rank ~= '-1' then rank = fmt('%d', rank) end
   return entry(call('ZRANGE', key, rank, rank, 'WITHSCORES'))
@@ -73,15 +72,15 @@ local function score(at)
   return text
 end
 
--- The lower bound of the scores that are live, which never takes in the tag, whatever the clock.
+-- Returns the lower bound of live scores. It excludes the tag, whatever the clock.
 local function live_after(plan, now)
   local left = now - plan.window
   if left < 0 then left = -1 end
   return '(' .. score(left)
 end
 
--- The tag that is stored, false if nothing is, nil if it is foreign; and what lies after it, as a range
--- finds it.
+-- Returns the stored tag, false if nothing is stored, nil if it is foreign; and the next member, as a
+-- range does.
 function log.tag(key)
   local first = redis.pcall('ZRANGE', key, '0', '1', 'WITHSCORES')
   if first.err then return nil end
@@ -90,13 +89,13 @@ function log.tag(key)
   return first[1], { first[3], first[4] }
 end
 
--- Reads what decisions need of a log under its own tag, settled; `second` is what lies after that.
+-- Opens a log under its own tag for decisions, settled; `second` is the member after the tag.
 -- Nil if it is idle; nil and true if it is foreign.
 function log.open(key, plan, now, second)
   local last = at_rank(key, '-1')
   if not last then return nil, true end
   if last.at + plan.window <= now then return nil, false end
-  -- Most often nothing has left yet.
+  -- Usually nothing has left yet.
   local at = tonumber(second[2])
   local whole = at and at >= 0 and at > now - plan.window
   local from
@@ -133,8 +132,8 @@ local function copy(state)
   return new
 end
 
--- The rank of the first entry, from `low` on, whose total is at least `total`. It lies where it
--- would if every entry cost one, or is found by bisection.
+-- Finds the rank of the first entry, from `low` on, whose total is at least `total`: by `guess`,
+-- right if every entry costs one, else by bisection.
 local function rank_of(key, low, high, total, guess)
   local tries = 0
   while low < high do
@@ -156,7 +155,7 @@ local function first_live(state, plan, now)
   return call('ZCARD', state.key) - call('ZCOUNT', state.key, live_after(plan, now), '+inf')
 end
 
--- The moment of the entry whose leaving brings what has left to `gone`.
+-- The moment of the entry whose leaving raises `base` to `gone`.
 local function blocking(plan, state, gone, now)
   -- The newest entry, or one before it?
   local before = state.prev or (state.last.total - state.last.cost - state.rebased)
@@ -173,8 +172,8 @@ local function blocking(plan, state, gone, now)
   return found.at
 end
 
--- What `Log::view` in core sees: what is used, the newest moment, and the moment that blocks the
--- cost, 0 where there is none.
+-- `Log::view` of core: the used count, the newest moment, and the moment that blocks the cost; 0
+-- for none.
 function log.view(plan, state, cost, now)
   if not state then return 0, 0, 0 end
   local used = state.total - state.base
@@ -185,7 +184,7 @@ function log.view(plan, state, cost, now)
   return used, state.newest, blocking(plan, state, gone, now)
 end
 
--- How many live entries there are, none of them of this instant.
+-- Counts the live entries; none of them is of this instant.
 local function entries(plan, state, now)
   local low = first_live(state, plan, now)
   local high = call('ZCARD', state.key)
@@ -247,7 +246,7 @@ local function decide_in_place(plan, state, t, now)
   return 0, true, state
 end
 
--- For a charge that is all of its request the log may be changed in place.
+-- Changes the log in place if the charge is the only one of its request.
 function log.decide(plan, state, t, now, alone)
   if not state or alone then return decide_in_place(plan, state, t, now) end
   local wait, changed, new = decide_in_place(plan, copy(state), t, now)
@@ -259,15 +258,15 @@ function log.idle(plan, state)
   return state.newest + plan.window
 end
 
--- Whether an entry comes after the one before it and does not come after the newest.
+-- Tests if an entry comes after the one before it, and not after the newest.
 local function in_order(e, before, last)
   if not last then return false end
   if before and (e.at <= before.at or e.total <= before.total) then return false end
   return e.text == last.text or (e.at < last.at and e.total < last.total)
 end
 
--- Every live entry, as `<I8I8` moment and total, oldest first; and the members among them that are
--- not ours, which stand for nothing.
+-- Returns every live entry, as `<I8I8` moment and total, oldest first; and the foreign members
+-- among them, which count for nothing.
 function log.dump(plan, state, now)
   local parts, strays = {}, {}
   if not state then return '', strays end
@@ -301,14 +300,14 @@ function log.note_cost(plan, state, cost, wanted)
   if gone > state.base and gone <= state.total then wanted[#wanted + 1] = gone + state.rebased end
 end
 
--- Notes the first total that is left after a credit.
+-- Notes the first total that remains after a credit.
 function log.note_base(state, wanted)
   if state and state.forgiven then wanted[#wanted + 1] = state.base + state.rebased + 1 end
 end
 
--- What several decisions about a long log need to know: the entries at which the totals noted are
--- reached, those before them, and the newest, as `<I8I8I8` place among the live entries, moment and
--- total. Nil if the log is short.
+-- Returns an excerpt of a long log for several decisions: the entries that reach the noted totals,
+-- those before them, and the newest, as `<I8I8I8` place among the live entries, moment and total.
+-- Nil if the log is short.
 function log.excerpt(plan, state, wanted, now)
   if not state or not state.stored or not state.last then return nil end
   local key, after = state.key, live_after(plan, now)
@@ -344,15 +343,15 @@ function log.excerpt(plan, state, wanted, now)
   return concat(parts)
 end
 
--- What is told of a log under another limit: its tag, and when its newest entry was charged; no
--- moment if it is foreign.
+-- Describes a log under another limit: its tag, and the moment of its newest entry; no moment if
+-- it is foreign.
 function log.found(key, tag)
   local last = call('ZCARD', key) <= 2 * MAX_ENTRIES and at_rank(key, '-1')
   return pack('<I1', #tag) .. tag .. (last and pack('<I8', last.at) or '')
 end
 
--- Removes whatever is there, however large. To delete first would make Redis let all that follows
--- pass even if its memory is full; a write that it may refuse comes before.
+-- Removes any value, however large. A write that may run out of memory comes first: after a deletion,
+-- Redis lets all later writes pass even if its memory is full.
 local function clear(key, tag)
   if type(redis.pcall('ZCARD', key)) == 'number' then
     call('ZADD', key, '-1', tag)
@@ -362,12 +361,12 @@ local function clear(key, tag)
   call('UNLINK', key)
 end
 
--- Puts a few entries, each with its moment and total, in the place of what is stored.
+-- Replaces the stored value by a few entries, each with its moment and total.
 local function rebuild(key, tag, before, found)
   clear(key, tag)
   local parts, last = { '-1', tag }, found[#found]
   for _, e in ipairs(found) do
-    -- What is out of order is foreign.
+    -- An unordered entry is foreign.
     if e.total > before and (e == last or e.total < last.total) then
       parts[#parts + 1], parts[#parts + 2] = score(e.at), member(e.total, e.total - before)
       before = e.total
@@ -376,7 +375,7 @@ local function rebuild(key, tag, before, found)
   call('ZADD', key, unpack(parts))
 end
 
--- Puts a whole log in the place of what is stored: the dump of another.
+-- Replaces the stored value by a whole log: the dump of another.
 local function replace(key, tag, dump)
   clear(key, tag)
   call('ZADD', key, '-1', tag)
@@ -388,8 +387,8 @@ local function replace(key, tag, dump)
   end
 end
 
--- Removes what had left by `moment`: all of it, or as much as one run may. No more than its count may
--- leave a log between two writes.
+-- Removes the entries that had left by `moment`, or as many as one run may. Between writes no more than
+-- its count can leave a log.
 local function trim(key, plan, moment)
   if plan.capacity > PIECE and call('ZCARD', key) > PIECE
     and call('ZCOUNT', key, '0', score(moment)) > PIECE then
@@ -399,7 +398,7 @@ local function trim(key, plan, moment)
   end
 end
 
--- `remains`: there is something under the key that is not a log in use.
+-- `remains`: the key has a value that is not a log in use.
 function log.write(key, plan, tag, state, now, remains)
   if not state.stored then
     if remains then clear(key, tag) end
@@ -407,7 +406,7 @@ function log.write(key, plan, tag, state, now, remains)
   elseif state.rebased > 0 then
     replace(key, tag, (log.dump(plan, state, now)))
   else
-    -- What may be refused for want of memory comes first.
+    -- The write that may run out of memory comes first.
     if state.pushed then
       local before = state.prev
       if before < state.base then before = state.base end
@@ -430,8 +429,8 @@ function log.write(key, plan, tag, state, now, remains)
   call('PEXPIRE', key, ttl(state.newest + plan.window, now))
 end
 
--- `total` of a count of `from`, as the same share of a count of `to`. Counts are at most 10^5, and
--- what exceeds 2^53 is cut off anyway.
+-- Scales `total`, a share of a count of `from`, to a count of `to`. Counts are at most 10^5, and
+-- results above 2^53 are capped anyway.
 local function scale(total, from, to)
   local rest = total % from
   local scaled = (total - rest) / from * to + floor(rest * to / from)
@@ -439,7 +438,7 @@ local function scale(total, from, to)
   return scaled
 end
 
--- At most so many of the entries from rank `low` on, the last of them among these.
+-- Returns at most `most` entries from rank `low` on, spread evenly, with the last.
 local function spread(key, low, count, most)
   local kept = {}
   if count <= most then
@@ -451,8 +450,8 @@ local function spread(key, low, count, most)
   return kept
 end
 
--- Drops all before rank `low`, and of the `live` entries from there on all but the newest `most`,
--- the first of which then stands for them. False if that is more than one run may.
+-- Drops all before rank `low`, and all but the newest `most` of the `live` entries from there on;
+-- the first one kept then stands for these. False if one run may not drop as many.
 local function shorten(key, tag, base, low, live, most)
   if most > live then most = live end
   local gone = low - 1 + live - most
@@ -463,7 +462,7 @@ local function shorten(key, tag, base, low, live, most)
   end
   local piece = gone > PIECE and PIECE or gone
   local first = piece >= low and at_rank(key, piece + 1)
-  -- What may be refused for want of memory comes first, even if it is there already.
+  -- The write that may run out of memory comes first, even if it changes nothing.
   call('ZADD', key, '-1', tag)
   if first and first.total - first.cost > base then
     call('ZADD', key, score(first.at), member(first.total, first.total - base))
@@ -473,13 +472,13 @@ local function shorten(key, tag, base, low, live, most)
   return piece == gone
 end
 
--- Carries what is stored under one tag over to another limit, as core's `convert` does.
+-- Converts the log that is stored under one tag to another limit, as core's `convert` does.
 --
--- `how`    `<I1dddd` what becomes of it, its window and count, and those of the other limit; then
---          the other limit's tag. 0: nothing. 1: it stays. 2: it is scaled. 3: nothing if it is idle,
---          else it stays under its own limit.
+-- `how`    `<I1dddd` action, the log's window and count, and those of the other limit; then the
+--          other limit's tag. Actions: 0 drop, 1 keep, 2 scale, 3 drop if idle, else keep under its
+--          own limit.
 --
--- A log that has to lose many entries loses them in several runs, and keeps its tag until the last.
+-- A log that must lose many entries loses them in several runs, and keeps its tag until the last.
 -- Returns whether it was foreign.
 function log.convert(key, old_tag, how, now)
   local act, window, count, new_window, new_count, at = unpack_('<I1dddd', how)

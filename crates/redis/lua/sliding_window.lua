@@ -1,11 +1,11 @@
 -- Sliding window (2), as crates/core/src/algorithm/sliding_window.rs: change them together.
 --
--- A state is { newest, c0, c1, .. cn }: the number of the newest pane, and what was charged in it
--- and in the n panes before it. Stored as so many `<I8`; src/layout/sliding_window.rs is the same.
+-- A state is { newest, c0, c1, .. cn }: the number of the newest pane, and the counts of it and of
+-- the n panes before it. Each is stored as `<I8`; src/layout/sliding_window.rs is the same.
 --
 -- Exact in doubles: a count is at most MAX_USED, a capacity at most half of that, and in a
--- weighted window capacity * pane is below 2^53. What exceeds 2^53 is rounded, but never to below
--- 2^53, and is only ever compared with what is smaller.
+-- weighted window capacity * pane is below 2^53. A larger number is rounded, but never to below
+-- 2^53, and is only compared with smaller ones.
 do
   local spread = unpack
 
@@ -25,7 +25,7 @@ do
     return 0
   end
 
-  -- Whether `cost` fits beside what the window still counts.
+  -- Tests if `cost` fits beside the charges in the window.
   local function fits(plan, state, cost, present, now)
     local room = plan.capacity - cost
     if room < 0 then return false end
@@ -41,8 +41,8 @@ do
     return state[oldest] * covered <= room * plan.pane
   end
 
-  -- The panes moved on to the present one, without `credit` of the oldest and with `add` in the
-  -- newest; nil if nothing is left in them.
+  -- Moves the panes on to the present one, takes `credit` off the oldest and adds `add` to the
+  -- newest. Returns nil if all are empty.
   local function moved(plan, state, present, add, credit)
     local last = plan.last
     local new
@@ -100,7 +100,7 @@ do
       local last = plan.last
       if #s - at + 1 ~= 8 * last then return nil end
       local state = { unpack_(formats[last], s, at) }
-      -- Where the next value would begin.
+      -- Not a value: the next position.
       state[last + 1] = nil
       if state[1] * plan.pane >= MAX_EXACT then return nil end
       for i = 2, last do

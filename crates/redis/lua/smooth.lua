@@ -6,8 +6,8 @@
 --
 -- No infinity and no NaN can arise: a stable interval is 100 to 3.2e13 us, permits are at most
 -- 3.2e12, a slope times the permits above the threshold is at most 99 stable intervals, costs are
--- at most 2^53, and nothing is divided by but intervals. Whole microseconds are exact below 2^53;
--- a larger price is only compared with patience, or cut to what is at most a year ahead.
+-- at most 2^53, and every divisor is an interval or 2. Whole microseconds are exact below 2^53; a
+-- larger price is only compared with patience, or capped at a year ahead.
 do
   local ceil = math.ceil
 
@@ -16,7 +16,7 @@ do
     return state[2] + (ceil((plan.max - state[1]) * plan.cooldown) + 1)
   end
 
-  -- What is stored, and when the next permit is free: idle time becomes permits.
+  -- Stores idle time as permits. Returns these, and when the next one is free.
   local function resync(plan, state, now)
     if not state then return plan.max, now end
     local stored, free_at = state[1], state[2]
@@ -26,7 +26,7 @@ do
     return stored, now
   end
 
-  -- What `cost` permits are worth, and what is stored afterwards. Each term is truncated.
+  -- Returns the price of `cost` permits, and the permits left. Each term is truncated.
   local function price(plan, stored, cost)
     local stable = plan.stable
     local taken = cost
@@ -72,7 +72,7 @@ do
     return 0, true, { left, free_at, now }
   end
 
-  -- What has drained since is worth nothing; the rest shortens the debt, then is stored.
+  -- Permits drained since are worth nothing; the rest shortens the debt, then is stored.
   local function credit(plan, state, t, now)
     local stable, since = plan.stable, now - t.at
     if since < 0 then since = 0 end
@@ -121,7 +121,7 @@ do
       if idle(plan, state) <= now then return nil, true end
       local free_at, written_at = state[2], state[3]
       if written_at > now then
-        -- What lay ahead of the write lies as far ahead of the earlier now.
+        -- Moves `free_at` back as far as the clock stepped back.
         free_at = free_at - (written_at - now)
         if free_at < 0 then free_at = 0 end
         written_at = now

@@ -1,8 +1,8 @@
--- The algorithms, by their number; each file below adds one, when a batch has need of it.
+-- The steps by algorithm number. Each file below adds one, when a batch needs it.
 local steps = {}
 
--- How many milliseconds a key lives that is idle from `idle` on: never shorter than that. In
--- decimals, as Redis would write the number itself much more slowly; many keys live equally long.
+-- Returns the milliseconds until a key is idle, never less, in decimals: Redis would write the
+-- number much more slowly itself. Cached, because many keys live equally long.
 local decimals = {}
 local function ttl(idle, now)
   local span = idle - now

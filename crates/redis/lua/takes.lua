@@ -1,18 +1,18 @@
 -- Takes without patience from token buckets, leaky meters and fixed windows: nearly every charge.
 --
--- Their states are two numbers, so a take needs no table and nothing of the algorithms' own files. A batch
--- of nothing else is decided before the functions of the general way are made: Redis runs the whole script
--- anew each time. A request that takes from anything else, or meets a counter that is under another limit,
--- further ahead than a full burst, or foreign, goes the general way (general.lua), to the same result.
+-- Their states are two numbers, so a take needs no table and nothing of the algorithms' own files. Redis
+-- runs the whole script anew each time, so a batch of nothing else is decided before the functions of the
+-- general way are made. A request goes the general way (general.lua), to the same result, if it takes from
+-- anything else or meets a counter under another limit, further ahead than a full burst, or foreign.
 --
 -- A table that grows costs more than one that is copied at its full size from KEYS.
 
 local string_keys, limit_count, term_count, position = unpack_('<I2I2I2', packed, header)
 
--- By their numbers: the limits that can be taken from here, and the terms that do.
+-- By number: the limits that this file takes from, and the terms of these takes.
 local take_limits, takes = {}, {}
 for i = 1, limit_count do
-  -- The terms follow, so there are four numbers to be read, whatever the algorithm.
+  -- The terms follow, so four numbers can be read, whatever the algorithm.
   local code, tag, size, capacity, second, third, fourth = unpack_('<I1I1c0I1dddd', packed, position)
   position = position + 3 + #tag + size
   if code == 3 or code == 4 then
@@ -35,18 +35,18 @@ for i = 1, term_count do
   end
 end
 
--- `prior`: the stored value of each key. `holds`: the same until something is taken from the key; then the
--- limit that was taken from, or an empty string if general.lua has taken it over.
+-- `prior`: the stored value of each key. `holds`: the same until the first take from the key; then the
+-- limit of that take, or an empty string if general.lua has taken the key over.
 local prior = string_keys > 0 and call('MGET', unpack(KEYS, 1, string_keys)) or {}
 local holds = { unpack(prior, 1, string_keys) }
 
--- The state of each key from which something was taken: of a bucket the arrival time, whole and part; of a
--- window its start and the used count. Filled with key names, so that the tables have their full size.
+-- The state of each key after a take: of a bucket the arrival time, whole and part; of a window its start
+-- and the used count. Filled with key names, so that the tables have their full size.
 local first, second = { unpack(KEYS, 1, string_keys) }, { unpack(KEYS, 1, string_keys) }
 
 -- Takes `times` equal costs from a bucket whose arrival time is (a, b). Returns the number that pass and the
 -- arrival time after them. A take passes while the arrival time stays at or before the limit's `full` and
--- `part`. bucket.lua takes by this as well.
+-- `part`. bucket.lua uses this as well.
 local function fill(limit, t, a, b, times)
   local den, full, part, cost_w, cost_p = limit.den, limit.full, limit.part, t.w, t.p
   local passed = 0
@@ -59,8 +59,8 @@ local function fill(limit, t, a, b, times)
   return passed, a, b
 end
 
--- Decides the requests in order and returns their outcomes. `charge` decides a request the general way;
--- nil, with nothing written, if that is needed and there is no `charge`.
+-- Decides the requests in order and returns their outcomes. `charge` decides a request the general way.
+-- Without it, returns nil, with nothing written, if one needs that.
 local function decide(charge)
   local unpack_, fill, now, takes, holds, first, second = unpack_, fill, now, takes, holds, first, second
   local outcomes, r, at, length = { unpack(KEYS) }, 0, 1, #program
@@ -92,7 +92,7 @@ local function decide(charge)
       local last = from + 2 * count - 2
       if runs then span, times = flat[from + 2], flat[from + 3] end
       for offset = 0, span - 1 do
-        -- As all cost the same, those that pass are the first: what the key with the fewest grants.
+        -- All cost the same, so the first ones pass: as many as the key that grants the fewest.
         local passing, tried, any_stale = times, nil, false
         repeat
           tried, round, n = passing, round + 1, 0
@@ -110,8 +110,8 @@ local function decide(charge)
               elseif #held == limit.length then
                 local tag
                 tag, a, b = unpack_(limit.format, held)
-                -- A window that begins in the future is moved by the general way. What is idle is as good
-                -- as absent.
+                -- The general way moves a window that begins in the future. An idle state counts as
+                -- absent.
                 if tag ~= limit.tag then
                   a = nil
                 elseif start then
@@ -128,14 +128,14 @@ local function decide(charge)
               end
             end
             if several then
-              -- Twice the same key goes the general way.
+              -- A repeated key goes the general way.
               if tried_in[key] == round then a = nil end
               tried_in[key] = round
             end
             if not a then passing = nil break end
             local passed
             if start then
-              -- Exact: what is divided, and so every quotient times the cost, is below 2^53.
+              -- Exact: the dividend, and so every quotient times the cost, is below 2^53.
               passed = floor((limit.capacity - b) / t.cost)
               if passed < 0 then passed = 0 elseif passed > tried then passed = tried end
               b = b + passed * t.cost
@@ -152,7 +152,7 @@ local function decide(charge)
           end
         until passing == tried or not passing or passing == 0
         r = r + 1
-        -- What is idle is dropped even if the request is refused.
+        -- Idle states are dropped even if the request is refused.
         if not passing or (passing == 0 and any_stale) then
           if not charge then return nil end
           outcomes[r] = charge(count, flat, from - 1, offset, times, dumps)
@@ -177,5 +177,5 @@ end
 
 local outcomes = byte(packed) > 0 and decide()
 
--- What was seen of logs, and the writing of what the general way changed.
+-- Views of logs, and the function that writes the general way's changes.
 local views, write_others = '', nil

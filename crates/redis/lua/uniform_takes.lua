@@ -1,9 +1,9 @@
 -- Uniform takes: the same take without patience, once from each of several token buckets or leaky meters,
--- under one limit whose permits take whole microseconds. Left by `break`, with nothing written, if a
--- counter is under another limit, further ahead than a full burst, or foreign; takes.lua then decides
--- alike.
+-- under one limit whose permits take whole microseconds. If a counter is under another limit, further
+-- ahead than a full burst, or foreign, the loop ends with nothing written; takes.lua then decides the
+-- same.
 --
--- A shortcut: Redis executes 27 % fewer instructions than by takes.lua for 190 keys, 28 % fewer for 6.
+-- A shortcut: Redis executes 27 % fewer instructions than in takes.lua for 190 keys, 28 % fewer for 6.
 
 while byte(packed) == 2 do
   local keys, tag, format, piece, full, cost
@@ -23,7 +23,7 @@ while byte(packed) == 2 do
   end
   if strange then break end
 
-  -- All at once: of each the whole of its arrival time, and its part with the tag of the next.
+  -- One unpack for all: per key the whole of the arrival time, then its part and the next tag.
   local values = concat(prior)
   local between = '\0\0\0\0\0\0\0\0' .. tag
   local found = { unpack_('<' .. rep(piece, keys), values .. tag, #tag + 1) }

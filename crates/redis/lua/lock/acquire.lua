@@ -1,22 +1,22 @@
--- Takes a lock, or once more for its owner.
+-- Acquires a lock, or re-enters it.
 --
--- Comes after `acquire_uncontended.lua`, which says what the arguments are and has looked at the release record, `ttl`
--- and perhaps the sidecar.
+-- Follows `acquire_uncontended.lua`, which documents the arguments and has read the release record,
+-- `ttl` and perhaps the sidecar.
 --
 -- Returns now_us and
---   'granted', the fence, how often it is held
+--   'granted', the fence, the number of holds
 --   'busy', the milliseconds left, negative if there is no end
---   'over' if this hold was released already, 'deep' if it is held too often, 'foreign' if what is
---   there is no lock of this kind.
+--   'over' if this hold was released already, 'deep' if it is held too often, 'foreign' if the value
+--   is not a lock of this kind.
 --
--- As Redisson's, but for two things: a lease never becomes shorter, so that no hold of one owner can
+-- Differs from Redisson in two things: a lease never becomes shorter, so that no hold of one owner can
 -- cut another's short; and a hold that is sent again counts once.
 
 local lease = tonumber(ARGV[3])
 local delay, hold, label = match(ARGV[4], '^ 0 (%d+) %S+ (%S+) (.*)$')
 delay = tonumber(delay)
 
--- What is no string counts as absent, which `MGET` says of it too.
+-- A value that is not a string counts as absent, also for `MGET`.
 local written = type(beside) == 'string'
 local side, found = read(written and beside or call('MGET', KEYS[2])[1]), false
 local free = ttl == -2

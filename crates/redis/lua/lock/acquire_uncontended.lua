@@ -1,5 +1,5 @@
--- The short cut of an acquisition: the lock is free and nothing is against it, or somebody else has it,
--- or it is over. It answers as `acquire.lua` would, and whatever else there is it leaves to that.
+-- The shortcut of an acquisition: the lock is free and not barred, or another owner has it, or this
+-- hold is over. It answers as `acquire.lua` would, and leaves all other cases to that.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its sidecar
@@ -7,25 +7,25 @@
 -- ARGV[1]  not_after, as in `not_after.lua`, and never 0
 -- ARGV[2]  the owner
 -- ARGV[3]  the lease in milliseconds
--- ARGV[4]  the end of the sidecar: a space, 0, the lock-delay in milliseconds, the owner, the hold, and what
---          the holder says of itself, with spaces between
--- ARGV[5]  the lease and the day by which a sidecar outlives it, in milliseconds
+-- ARGV[4]  the end of the sidecar: a space, 0, the lock delay in milliseconds, the owner, the hold, and the
+--          label, separated by spaces
+-- ARGV[5]  the lease plus the day by which a sidecar outlives it, in milliseconds
 --
 -- `kind` is 'r' for a re-entrant lock, 's' for a simple one.
 --
--- Returns now_us alone if it is granted with that for a fence, and not held before.
+-- Returns now_us alone if the lock is granted with that as its fence, and was not held before.
 
 if now > ARGV[1] + 0 then return { 'late' } end
--- An acquisition that was slower than its own release. It does not even look at the lock, which may
--- have ended by that.
+-- The acquisition comes after its own release. It does not even read the lock, which that may have
+-- ended.
 local over = redis.pcall('GET', KEYS[3])
 if type(over) == 'string' then return { stamp, 'over' } end
--- What is no string is none of ours; that it may not be read is not to be overlooked.
+-- A value of another type is not ours; a missing permission must not be overlooked.
 if over and not string.find(over.err, 'WRONGTYPE', 1, true) then return over end
 
 local owner = ARGV[2]
 local ttl = call('PTTL', KEYS[1])
--- What the sidecar said before it was written over, if it was.
+-- The sidecar before it was overwritten, if it was.
 local beside
 if ttl ~= -2 then
   local found
@@ -37,12 +37,12 @@ if ttl ~= -2 then
   end
   if found == false then return { stamp, 'busy', string.format('%.0f', ttl) } end
 elseif now <= MAX_FENCE and string.find(ARGV[4], ' 0 0 ', 1, true) == 1 then
-  -- Written before it is read, which takes one call. What follows undoes it if it was not to be.
+  -- Written before it is read, in one call. `acquire.lua` undoes it if the lock is not granted.
   local side = '1 ' .. stamp .. ' ' .. stamp .. ARGV[4]
   beside = redis.pcall('SET', KEYS[2], side, 'PX', ARGV[5], 'GET')
   local open = not beside
   if type(beside) == 'string' and string.find(beside, ' 0 ', 36, true) == 36 then
-    -- Fence and time have sixteen digits, as until the year 2286, and nothing bars the lock.
+    -- Fence and time have sixteen digits (until the year 2286), and nothing bars the lock.
     local last = tonumber(string.sub(beside, 3, 18))
     open = last and last < now
   end

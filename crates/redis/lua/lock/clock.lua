@@ -1,22 +1,22 @@
--- What time it is, for every step on a lock. Each step is one script, put together in `src/script.rs`:
--- acquisition and release begin with a short cut for what is usual. Redis runs all of a script anew each
--- time, and making a function costs as much as a call, so the short cuts come before any is made.
+-- The time, for every step on a lock. Each step is one script, put together in `src/script.rs`:
+-- acquisition and release begin with a shortcut for the usual case. Redis runs a whole script anew each
+-- time, and making a function costs as much as a call, so the shortcuts come before any is made.
 --
 -- The lock itself is Redisson's: a hash { owner = count }, or for a simple lock a string, the owner.
--- What has no place in it is beside it, in one string in the same slot, the sidecar:
+-- The sidecar, one string in the same slot, has the fields that have no place there:
 --
 --   1 fence since barred delay owner holds label
 --
--- `since` is when it was granted (microseconds), `barred` until when nobody may take it if it vanishes
--- (milliseconds, 0 for none), `delay` how long that is, `holds` the ids of the acquisitions that count,
--- with commas between. It is only believed together with the lock: a sidecar of another owner, or
--- without a lock, says nothing but the last fence. Whatever else is there counts as absent.
+-- `since` is the moment of the grant (microseconds), `barred` the end of the lock delay, before which
+-- nobody may take the lock if its holder vanishes (milliseconds, 0 for none), `delay` its length,
+-- `holds` the ids of the acquisitions that count, with commas between. A sidecar of another owner, or
+-- without a lock, says nothing but the last fence. Any other value counts as absent.
 --
--- `Record` of core is the same in Rust. Change them together: one suite judges both.
+-- `LockRecord` of core is the same in Rust. Change them together: one suite judges both.
 
 local call = redis.call
 local clock = call('TIME')
--- As text: to write a double of so many digits takes longer than to read the clock.
+-- As text: writing a double of so many digits takes longer than reading the clock.
 local micros = clock[2]
 if #micros < 6 then micros = string.sub('00000' .. micros, -6) end
 local stamp = clock[1] .. micros

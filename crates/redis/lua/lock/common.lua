@@ -1,13 +1,13 @@
--- What the steps on locks share, beyond `clock.lua`.
+-- Functions that the steps on locks share, beyond `clock.lua`.
 
 local fmt, concat, match = string.format, table.concat, string.match
 local now_ms = math.floor(now / 1000)
 
--- A sidecar outlives its lock by this: as long as a fence is remembered that the clock, should it step
--- back, could not make again.
+-- Milliseconds by which a sidecar outlives its lock. While it remembers the fence, a clock that steps
+-- back cannot make that again.
 local DAY = 86400000
 
--- What a sidecar says, or nil. It is read by `MGET`, which says nil where `GET` would fail.
+-- Parses a sidecar, or returns nil. `MGET` reads it, which returns nil where `GET` fails.
 local function read(value)
   if not value then return nil end
   local fence, since, barred, delay, owner, holds, label =
@@ -20,7 +20,7 @@ local function read(value)
   }
 end
 
--- Writes it down, for a lock that lives `ttl` milliseconds more.
+-- Writes the sidecar of a lock that lives `ttl` milliseconds.
 local function note(key, side, ttl)
   if side.delay > 0 and side.owner ~= '-' then side.barred = now_ms + ttl + side.delay end
   local text = concat({
@@ -30,14 +30,14 @@ local function note(key, side, ttl)
   call('SET', key, text, 'PX', fmt('%.0f', ttl + DAY))
 end
 
--- Whether this hold of this owner is among those that count.
+-- Tests if this hold of this owner is one that counts.
 local function counts(side, owner, hold)
   if not side or side.owner ~= owner then return false end
   return string.find(',' .. side.holds .. ',', ',' .. hold .. ',', 1, true) ~= nil
 end
 
--- What the lock says of this owner: a count, or the owner of a simple one; false if nothing; a table
--- if it is of another type.
+-- Reads how often this owner holds the lock, 1 for a simple one; false if not at all; a table if it is
+-- of another type.
 local function look(kind, key, owner)
   local found
   if kind == 'r' then found = redis.pcall('HGET', key, owner) else found = redis.pcall('GET', key) end
@@ -46,7 +46,7 @@ local function look(kind, key, owner)
   return found == owner and 1 or false
 end
 
--- Makes the lease no shorter than asked; what it is then.
+-- Extends the lease to at least `lease`, and returns it.
 local function lengthen(key, ttl, lease)
   if ttl >= lease then return ttl end
   call('PEXPIRE', key, fmt('%.0f', lease))

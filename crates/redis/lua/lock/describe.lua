@@ -1,11 +1,11 @@
--- Who holds a lock, for `inspect` and `force`.
+-- Describes the holder of a lock, for `inspect` and `force`.
 
--- The type of the lock ('hash', 'string', 'none' or another), the owner, how often it holds, the
--- milliseconds left, how many listen, and of one of ours the fence, since when, and its label.
+-- Returns type ('hash', 'string', 'none' or 'other'), owner, number of holds, milliseconds left and
+-- number of listeners; of a lock of ours also fence, `since` and label.
 local function describe(lock, place, channel)
   local kind, owner, depth = call('TYPE', lock).ok, '', 1
   if kind == 'hash' then
-    -- More than a lock, or a lock and its mode, is in no lock.
+    -- A lock has one field, or two with its mode.
     if call('HLEN', lock) > 2 then return 'other' end
     local fields = call('HGETALL', lock)
     local at = fields[1] == 'mode' and 3 or 1

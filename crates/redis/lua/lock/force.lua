@@ -1,12 +1,12 @@
--- Frees a lock, whoever holds it.
+-- Frees a lock of any holder.
 --
 -- KEYS[1]  the lock
 -- KEYS[2]  its sidecar
 -- KEYS[3]  the channel
 -- ARGV[3]  'PUBLISH' or 'SPUBLISH'
 --
--- Returns now_us and what `describe` said before. What is no lock stays. The sidecar stays too, for its
--- fence, with nobody in it.
+-- Returns now_us and the description before. A value that is not a lock stays. The sidecar stays,
+-- for its fence, without an owner.
 
 local said = { stamp, describe(KEYS[1], KEYS[2], KEYS[3]) }
 if said[2] == 'hash' or said[2] == 'string' then

@@ -1,7 +1,7 @@
--- What every step begins with but acquisition and release, after `clock.lua`.
+-- The beginning of every step but acquisition and release, after `clock.lua`.
 --
--- ARGV[1]  not_after: microseconds of server time from which nothing is to be done; 0 if unknown
--- ARGV[2]  of no use here: every step may be sent again by its own ids
+-- ARGV[1]  not_after: microseconds of server time after which nothing is done; 0 if unknown
+-- ARGV[2]  unused here: the ids of a step make it safe to send again
 
 local not_after = tonumber(ARGV[1])
 if not_after > 0 and now > not_after then return { 'late' } end

@@ -1,12 +1,12 @@
 -- Ends one hold of a lock.
 --
--- Comes after `release_sole_hold.lua`, which says what the arguments are.
+-- Follows `release_sole_hold.lua`, which documents the arguments.
 --
--- Returns now_us and what the release record says: '1' if the lock is free now, '0' if its owner still holds it,
--- as Redisson's do; 'x' if it was not held any more.
+-- Returns now_us and the release record: '1' if the lock is free now, '0' if its owner still holds it, as
+-- in Redisson; 'x' if it was not held any more.
 --
--- The release record is set whatever the answer: the same release is answered alike when it comes again, and
--- the acquisition that it ends is not granted should it come later.
+-- The release record is always set: a repeated release gets the same answer, and the acquisition that it
+-- ends is not granted if it comes later.
 
 local owner = ARGV[2]
 local hold = string.sub(ARGV[1], -33, -2)
@@ -27,7 +27,7 @@ if type(found) == 'number' and counts(side, owner, hold) then
     answer = '0'
   else
     call('DEL', KEYS[1])
-    -- A user who may not publish releases all the same; who waits then asks by itself.
+    -- A user who may not publish can still release; waiters then ask by themselves.
     redis.pcall('PUBLISH', KEYS[4], '0')
     if side.delay > 0 then
       side.owner, side.holds, side.barred = '-', '-', 0

@@ -6,8 +6,8 @@
 -- ARGV[4i+1]            its fence
 -- ARGV[4i+2]            the lease in milliseconds
 --
--- Returns now_us and an outcome each: 'h' if it is held, 'l' if it is lost. What is lost stays untouched:
--- it is somebody else's.
+-- Returns now_us and an outcome each: 'h' if it is held, 'l' if it is lost. A lost lock is not touched:
+-- it belongs to another.
 
 local outcomes = {}
 for i = 1, #KEYS / 2 do
@@ -16,7 +16,7 @@ for i = 1, #KEYS / 2 do
   local found = look(ARGV[4 * i - 1], lock, owner)
   outcomes[i] = 'l'
   if type(found) == 'number' then
-    -- As `read` would, but for what is of no use here.
+    -- As `read`, without the fields not needed here.
     local side = call('MGET', place)[1]
     local fence, delay, holder = match(side or '', '^1 (%d+) %d+ %d+ (%d+) (%S+) %S+ ')
     if holder == owner and fence == ARGV[4 * i + 1] then

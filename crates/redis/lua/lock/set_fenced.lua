@@ -1,9 +1,9 @@
 -- Sets a value that only holders with the newest fence may set.
 --
 -- KEYS[1]  the value: a hash { fence, value }
--- ARGV[3]  the fence of whoever sets it
--- ARGV[4]  what it shall be
--- ARGV[5]  for how many milliseconds; 0 for ever
+-- ARGV[3]  the fence of the writer
+-- ARGV[4]  the new value
+-- ARGV[5]  its lifetime in milliseconds; 0 for ever
 --
 -- Returns now_us, the newest fence that was shown here, and 'set' or 'stale'.
 --

@@ -1,11 +1,11 @@
--- Finds one version for what all servers read, as hashes have none.
+-- Finds one version for all servers, as rules in hashes have none.
 --
--- KEYS[1]  what was agreed on last: a version, a space, a digest
--- ARGV[1]  the digest of what the caller has read
+-- KEYS[1]  the last agreement: a version, a space, a digest
+-- ARGV[1]  the digest of the rules that the caller has read
 -- ARGV[2]  the least version that the caller can use
 --
 -- Returns the version: that of the digest if it was agreed on, else the next above all and above the
--- server's clock in milliseconds. So it rises also where what was agreed on is lost.
+-- server's clock in milliseconds. So it rises even if the agreement is lost.
 
 local clock = redis.call('TIME')
 local floor = math.max(tonumber(ARGV[2]), clock[1] * 1000 + math.floor(clock[2] / 1000))

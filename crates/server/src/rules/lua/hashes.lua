@@ -1,4 +1,4 @@
--- Reads rules that somebody else keeps as hashes.
+-- Reads rules that other programs keep as hashes.
 --
 -- KEYS     the hashes
 -- ARGV[1]  the longest value that is sent

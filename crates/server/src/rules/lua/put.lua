@@ -2,19 +2,19 @@
 --
 -- KEYS[1]  the set
 -- KEYS[2]  the one before it, for servers that start while the set is broken
--- ARGV[1]  the version that the writer believes to be there
--- ARGV[2]  the version that applies at the writer's: it counts where none can be read here
+-- ARGV[1]  the version that the writer expects
+-- ARGV[2]  the version that the writer applies: it counts if none can be read here
 -- ARGV[3]  the new version
 -- ARGV[4..7]  sum, format, by, text
--- ARGV[8]  the channel on which servers are told
+-- ARGV[8]  the channel of change notices
 --
 -- Returns a word and a version:
 --   put, the new one
 --   other, the present one       it is not the one that the writer knows
 --   stale, the present one       the new one is not above it
 --
--- Nothing after the first write may fail: an error does not roll back. Telling may, for want of
--- permission, and servers then find out by looking.
+-- Nothing after the first write may fail: an error does not roll back. The notice may, for lack of
+-- permission; servers then find out by polling.
 
 local function number(text)
   if text and #text <= 16 and string.match(text, '^[1-9]%d*$') then

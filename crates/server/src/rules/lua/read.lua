@@ -1,17 +1,17 @@
 -- Reads the rule set, unless it is the one that the caller knows.
 --
 -- KEYS[1]  the set, a hash: see docs/keys.md
--- ARGV[1]  what the caller knows: its version, a space, its sum; or nothing
+-- ARGV[1]  the set that the caller knows: version, space, sum; or empty
 -- ARGV[2]  the longest text that is sent
 --
--- Returns a word and what belongs to it:
---   none                                   there is nothing
---   kind, its type                         it is no hash
+-- Returns a word and its details:
+--   none                                   there is no set
+--   kind, its type                         it is not a hash
 --   long, a field, its length              a field is longer than any of ours
---   same                                   it is what the caller knows
+--   same                                   the caller knows it
 --   set, version, sum, format, at, by, text   each as stored, or nil
 --
--- Lengths are looked at first, so that nothing long is copied only to be refused.
+-- Lengths are checked first, so that nothing long is copied only to be refused.
 
 local kind = redis.call('TYPE', KEYS[1]).ok
 if kind == 'none' then return { 'none' } end
