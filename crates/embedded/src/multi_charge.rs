@@ -90,7 +90,7 @@ impl<'s, C: Clock> MultiCharge<'s, C> {
     /// Decides the request and makes its charges, all or none, and writes an answer without
     /// decisions.
     pub(crate) fn charge(&mut self, request: &Request<'_>, answer: &mut Answer) {
-        let early = self.store.early();
+        let early = self.store.now_before_locks();
         self.lock_shards();
         self.demote();
         let now = self.moment(early);

@@ -25,8 +25,8 @@ use crate::table::{NEVER, Room, Table};
 pub(crate) struct Shard {
     /// The latest moment of a decision.
     pub(crate) latest: Timestamp,
-    /// The place of the table that was charged last, if that was the last charge of all.
-    last_place: usize,
+    /// The index of the table that was charged last, if that was the last charge of all.
+    last_index: usize,
     pub(crate) table: Table,
     /// Number of promoted slots.
     promoted: usize,
@@ -53,7 +53,7 @@ pub(crate) struct ShardStats {
 /// The write of an immediate take that was planned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum SlotWrite {
-    /// Replaces the slot at this place.
+    /// Replaces the slot at this index.
     Set(usize, Slot),
     /// Inserts a slot with these twelve bytes.
     Insert(u64, u32),
@@ -86,7 +86,7 @@ impl Shard {
             reserved: 0,
             latest: Timestamp::EPOCH,
             promoted: 0,
-            last_place: usize::MAX,
+            last_index: usize::MAX,
             reserved_heap: 0,
             stats: ShardStats::default(),
         }
@@ -107,24 +107,24 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> ChargeOutcome {
-        let Some(place) = self.table.find(fingerprint) else {
+        let Some(index) = self.table.find(fingerprint) else {
             return self.charge_absent(fingerprint, charge, now);
         };
-        let slot = self.table.slot(place);
+        let slot = self.table.slot(index);
         if let Some((take, new)) = self.take_immediately(slot, charge, now) {
             if let ImmediateTake::Pass(_) = take {
-                self.table.set(place, new);
+                self.table.set(index, new);
             }
-            if self.last_place == place {
+            if self.last_index == index {
                 return ChargeOutcome::Repeated(take);
             }
-            self.last_place = place;
+            self.last_index = index;
             return ChargeOutcome::Immediate(take);
         }
         if slot.is_promoted() {
             return ChargeOutcome::Promoted;
         }
-        self.charge_any(place, charge, now)
+        self.charge_any(index, charge, now)
     }
 
     #[inline]
@@ -146,9 +146,9 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Option<(ImmediateTake, SlotWrite)> {
-        if let Some(place) = self.table.find(fingerprint) {
-            let (take, slot) = self.take_immediately(self.table.slot(place), charge, now)?;
-            return Some((take, SlotWrite::Set(place, slot)));
+        if let Some(index) = self.table.find(fingerprint) {
+            let (take, slot) = self.take_immediately(self.table.slot(index), charge, now)?;
+            return Some((take, SlotWrite::Set(index, slot)));
         }
         let (cost, plan) = (charge.immediate_cost()?, charge.limit().bucket_plan()?);
         let mut arrival = Span::ZERO;
@@ -162,7 +162,7 @@ impl Shard {
     #[inline]
     pub(crate) fn write(&mut self, fingerprint: Fingerprint, limit: &Limit, plan: SlotWrite) {
         match plan {
-            SlotWrite::Set(place, slot) => self.table.set(place, slot),
+            SlotWrite::Set(index, slot) => self.table.set(index, slot),
             SlotWrite::Insert(word, small) => {
                 let id = self.limits.acquire(limit);
                 self.table.insert(Slot::new(fingerprint, id, word, small), word);
@@ -176,20 +176,20 @@ impl Shard {
 
     /// Promotes the slot charged last. Returns the slot and its limit.
     pub(crate) fn promote(&mut self) -> Option<(Slot, Arc<Limit>)> {
-        let place = self.last_place;
-        let slot = self.table.slot(place);
+        let index = self.last_index;
+        let slot = self.table.slot(index);
         let limit = Arc::clone(self.limits.shared(slot.limit())?);
-        self.table.set(place, slot.promoted());
+        self.table.set(index, slot.promoted());
         self.promoted = self.promoted.saturating_add(1);
         Some((slot, limit))
     }
 
     /// Takes back a promoted slot that was last charged at `latest`.
     pub(crate) fn demote(&mut self, slot: Slot, latest: Timestamp) {
-        if let Some(place) = self.table.find(slot.fingerprint) {
-            self.table.set(place, slot);
+        if let Some(index) = self.table.find(slot.fingerprint) {
+            self.table.set(index, slot);
             // A promoted slot is left out of its segment's bound.
-            self.table.lower_bound(place, slot.word);
+            self.table.lower_bound(index, slot.word);
             self.promoted = self.promoted.saturating_sub(1);
         }
         self.latest = self.latest.max(latest);
@@ -201,7 +201,7 @@ impl Shard {
     }
 
     pub(crate) fn has_promoted(&self, fingerprint: Fingerprint) -> bool {
-        self.table.find(fingerprint).is_some_and(|place| self.table.slot(place).is_promoted())
+        self.table.find(fingerprint).is_some_and(|index| self.table.slot(index).is_promoted())
     }
 
     /// True if `keys` new keys may find no room although promoted keys are idle.
@@ -211,9 +211,9 @@ impl Shard {
 
     /// Makes any operation on a key that has a counter.
     #[inline(never)]
-    fn charge_any(&mut self, place: usize, charge: &Charge<'_>, now: Timestamp) -> ChargeOutcome {
-        self.last_place = usize::MAX;
-        let slot = self.table.slot(place);
+    fn charge_any(&mut self, index: usize, charge: &Charge<'_>, now: Timestamp) -> ChargeOutcome {
+        self.last_index = usize::MAX;
+        let slot = self.table.slot(index);
         let id = slot.limit();
         let Some(under) = self.limits.limit(id) else { return ChargeOutcome::Full };
         if let Some(mut state) = slot.state(under).filter(|_| under.counts_like(charge.limit())) {
@@ -225,18 +225,18 @@ impl Shard {
                 return ChargeOutcome::Decided(decision);
             }
             if let Some(new) = Slot::inline(slot.fingerprint, id, &state) {
-                self.table.set(place, new);
+                self.table.set(index, new);
                 if new.word <= slot.word {
-                    self.table.lower_bound(place, new.word);
+                    self.table.lower_bound(index, new.word);
                 }
             } else {
-                self.put_at(place, Counter::new(state, charge.limit()));
+                self.put_at(index, Counter::new(state, charge.limit()));
             }
             return ChargeOutcome::Decided(decision);
         }
-        let Some(mut counter) = self.take_at(place) else { return ChargeOutcome::Full };
+        let Some(mut counter) = self.take_at(index) else { return ChargeOutcome::Full };
         let decision = counter.charge(charge, now);
-        self.put_at(place, counter);
+        self.put_at(index, counter);
         ChargeOutcome::Decided(decision)
     }
 
@@ -247,7 +247,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> ChargeOutcome {
-        self.last_place = usize::MAX;
+        self.last_index = usize::MAX;
         let limit = charge.limit();
         let mut arrival = Span::ZERO;
         if let (Some(cost), Some(plan)) = (charge.immediate_cost(), limit.bucket_plan())
@@ -301,7 +301,7 @@ impl Shard {
         let mut swept = false;
         loop {
             match self.table.room(wanted) {
-                Room::Yes => {
+                Room::Available => {
                     self.reserved = wanted;
                     return true;
                 }
@@ -334,10 +334,10 @@ impl Shard {
 
     /// The earliest retry at which a key may be idle and make room.
     pub(crate) fn until_room(&self, now: Timestamp) -> Retry {
-        match self.table.soonest_idle() {
+        match self.table.earliest_idle() {
             NEVER => Retry::Never,
-            soonest => {
-                let after = Timestamp::from_micros(soonest).since(now);
+            earliest => {
+                let after = Timestamp::from_micros(earliest).since(now);
                 Retry::After(after.max(Duration::from_micros(1)))
             }
         }
@@ -345,35 +345,35 @@ impl Shard {
 
     /// Takes out the counter of this fingerprint. [`Shard::put`] brings it back.
     pub(crate) fn take(&mut self, fingerprint: Fingerprint) -> Option<Counter> {
-        let place = self.table.find(fingerprint)?;
-        self.take_at(place)
+        let index = self.table.find(fingerprint)?;
+        self.take_at(index)
     }
 
     /// Brings a counter back, or adds a new one for which room was made.
     pub(crate) fn put(&mut self, fingerprint: Fingerprint, counter: Counter) {
         match self.table.find(fingerprint) {
-            Some(place) => self.put_at(place, counter),
+            Some(index) => self.put_at(index, counter),
             None if matches!(counter.state(), State::Absent) => {}
             None => self.insert(fingerprint, counter),
         }
     }
 
-    fn take_at(&mut self, place: usize) -> Option<Counter> {
-        let slot = self.table.slot(place);
-        self.table.set(place, slot.held());
+    fn take_at(&mut self, index: usize) -> Option<Counter> {
+        let slot = self.table.slot(index);
+        self.table.set(index, slot.held());
         let under = self.limits.limit(slot.limit())?;
         let state = match slot.spill() {
-            Some(index) => self.spill.take(index),
+            Some(spill_index) => self.spill.take(spill_index),
             None => slot.state(under).unwrap_or_default(),
         };
         Some(Counter::new(state, under))
     }
 
-    fn put_at(&mut self, place: usize, counter: Counter) {
-        let old = self.table.slot(place);
+    fn put_at(&mut self, index: usize, counter: Counter) {
+        let old = self.table.slot(index);
         if matches!(counter.state(), State::Absent) {
             self.forget(&old);
-            self.table.remove(place);
+            self.table.remove(index);
             return;
         }
         let id = match self.limits.limit(old.limit()) {
@@ -389,19 +389,19 @@ impl Shard {
         let new = Slot::inline(old.fingerprint, id, counter.state());
         let new = match (new, old.spill()) {
             (Some(slot), spilled) => {
-                spilled.into_iter().for_each(|index| self.spill.remove(index));
+                spilled.into_iter().for_each(|spill_index| self.spill.remove(spill_index));
                 slot
             }
-            (None, Some(index)) => {
-                self.spill.put(index, counter.into_state());
-                Slot::spilled(old.fingerprint, id, index)
+            (None, Some(spill_index)) => {
+                self.spill.put(spill_index, counter.into_state());
+                Slot::spilled(old.fingerprint, id, spill_index)
             }
             (None, None) => {
                 Slot::spilled(old.fingerprint, id, self.spill.insert(counter.into_state()))
             }
         };
-        self.table.set(place, new);
-        self.table.lower_bound(place, idle);
+        self.table.set(index, new);
+        self.table.lower_bound(index, idle);
     }
 
     fn insert(&mut self, fingerprint: Fingerprint, counter: Counter) {
@@ -426,8 +426,8 @@ impl Shard {
 
     /// Frees the parts of a slot outside of the table, before the slot is removed.
     fn forget(&mut self, slot: &Slot) {
-        if let Some(index) = slot.spill() {
-            self.spill.remove(index);
+        if let Some(spill_index) = slot.spill() {
+            self.spill.remove(spill_index);
         }
         self.release_limit(slot.limit());
     }
@@ -437,7 +437,8 @@ impl Shard {
     fn reclaim_one(&mut self, fingerprint: Fingerprint, now: Timestamp) -> bool {
         let before = self.table.len();
         while self.table.len() == before {
-            let Some(segment) = self.table.candidate(now.as_micros(), fingerprint) else {
+            let Some(segment) = self.table.segment_with_idle_key(now.as_micros(), fingerprint)
+            else {
                 return false;
             };
             self.sweep(segment, now);
@@ -460,7 +461,7 @@ impl Shard {
             limits.limit(slot.limit()).map_or(0, |under| match slot.spill() {
                 // A state held by a request in progress, or promoted, is not idle.
                 _ if slot.is_away() => NEVER,
-                Some(index) => idle_moment(under, spill.state(index)),
+                Some(spill_index) => idle_moment(under, spill.state(spill_index)),
                 None => idle_moment(under, &slot.state(under).unwrap_or_default()),
             })
         };

@@ -117,7 +117,7 @@ impl<C: Clock> EmbeddedStore<C> {
     fn decide_one(&self, charge: &Charge<'_>) -> (Decision, Timestamp) {
         let fingerprint = self.fingerprint(charge);
         // A monotonic clock is read before the lock, while another thread may hold it.
-        let early = self.early();
+        let early = self.now_before_locks();
         if let Some((take, now)) = self.charge_hot_slot(fingerprint, charge, early) {
             return (answer_immediately(take, charge), now);
         }
@@ -133,13 +133,13 @@ impl<C: Clock> EmbeddedStore<C> {
                 drop(shard);
                 (answer_immediately(take, charge), now)
             }
-            outcome => self.conclude(outcome, shard, fingerprint, charge, now),
+            outcome => self.finish_charge(outcome, shard, fingerprint, charge, now),
         }
     }
 
     /// Answers every charge except an immediate take from a known bucket.
     #[inline(never)]
-    fn conclude<'s>(
+    fn finish_charge<'s>(
         &'s self,
         mut outcome: ChargeOutcome,
         mut shard: Guard<'s, Shard>,
@@ -164,7 +164,9 @@ impl<C: Clock> EmbeddedStore<C> {
             }
             ChargeOutcome::Decided(decision) => decision,
             ChargeOutcome::Absent(decision) => match charge.op() {
-                Op::Renew { .. } | Op::Release { .. } => self.held_elsewhere(charge, now, decision),
+                Op::Renew { .. } | Op::Release { .. } => {
+                    self.charge_overflow_holder(charge, now, decision)
+                }
                 _ => decision,
             },
             // It cannot be promoted: it was demoted above, and the shard is locked since.
@@ -280,7 +282,12 @@ impl<C: Clock> EmbeddedStore<C> {
     }
 
     /// Renews or releases a permit of a key without a counter, which the shared counter may hold.
-    fn held_elsewhere(&self, charge: &Charge<'_>, now: Timestamp, absent: Decision) -> Decision {
+    fn charge_overflow_holder(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+        absent: Decision,
+    ) -> Decision {
         let mut overflow = self.overflow.lock();
         if !overflow.may_hold(charge.limit()) {
             return absent;
@@ -311,7 +318,7 @@ impl<C: Clock> EmbeddedStore<C> {
 
     /// The time before the locks are taken; `None` if the clock does not allow reading it early.
     #[inline]
-    pub(crate) fn early(&self) -> Option<Timestamp> {
+    pub(crate) fn now_before_locks(&self) -> Option<Timestamp> {
         C::MONOTONIC.then(|| self.clock.now())
     }
 

@@ -1,6 +1,6 @@
 //! The table: open addressing over fingerprints, one 32-byte slot for each key.
 //!
-//! It probes linearly from a home place. Removal shifts followers back, so there are no tombstones.
+//! It probes linearly from a home index. Removal shifts followers back, so there are no tombstones.
 //! Capacities are not powers of two: the table grows by a twelfth when it is 85 % full, so even
 //! just after growing a key costs at most about 41 bytes.
 //!
@@ -33,7 +33,7 @@ pub(crate) struct Table {
     len: usize,
     max_len: usize,
     /// A lower bound of all bounds, so that a full table refuses keys without a search.
-    soonest: u64,
+    earliest: u64,
 }
 
 /// A slot that never lies across two cache lines.
@@ -45,7 +45,7 @@ struct AlignedSlot(Slot);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// There is room.
-    Yes,
+    Available,
     /// There is room after growing.
     AfterGrowth,
     /// The table holds its largest number of keys.
@@ -54,7 +54,7 @@ pub(crate) enum Room {
 
 impl Table {
     pub(crate) const fn new(max_len: usize) -> Self {
-        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len, soonest: NEVER }
+        Self { slots: Vec::new(), bounds: Vec::new(), len: 0, max_len, earliest: NEVER }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -66,42 +66,42 @@ impl Table {
         slots.saturating_add(self.bounds.capacity().saturating_mul(size_of::<u64>()))
     }
 
-    /// Finds the place of this fingerprint's slot.
+    /// Finds the index of this fingerprint's slot.
     #[inline]
     pub(crate) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let mut place = self.home(fingerprint);
+        let mut index = self.home(fingerprint);
         // The load leaves slots empty, so the search ends.
         loop {
-            let AlignedSlot(slot) = self.slots.get(place)?;
+            let AlignedSlot(slot) = self.slots.get(index)?;
             if slot.fingerprint == fingerprint {
-                return Some(place);
+                return Some(index);
             }
             if slot.fingerprint == Fingerprint::NONE {
                 return None;
             }
-            place = self.after(place);
+            index = self.after(index);
         }
     }
 
     #[inline]
-    pub(crate) fn slot(&self, place: usize) -> Slot {
-        self.slots.get(place).map_or(Slot::EMPTY, |aligned| aligned.0)
+    pub(crate) fn slot(&self, index: usize) -> Slot {
+        self.slots.get(index).map_or(Slot::EMPTY, |aligned| aligned.0)
     }
 
-    /// Replaces the slot at a place with one of the same fingerprint.
+    /// Replaces the slot at an index with one of the same fingerprint.
     #[inline]
-    pub(crate) fn set(&mut self, place: usize, slot: Slot) {
-        if let Some(old) = self.slots.get_mut(place) {
+    pub(crate) fn set(&mut self, index: usize, slot: Slot) {
+        if let Some(old) = self.slots.get_mut(index) {
             *old = AlignedSlot(slot);
         }
     }
 
-    /// Records that the key at `place` may become idle as early as `moment`.
-    pub(crate) fn lower_bound(&mut self, place: usize, moment: u64) {
-        if let Some(bound) = self.bounds.get_mut(place / SEGMENT) {
+    /// Records that the key at `index` may become idle as early as `moment`.
+    pub(crate) fn lower_bound(&mut self, index: usize, moment: u64) {
+        if let Some(bound) = self.bounds.get_mut(index / SEGMENT) {
             *bound = moment.min(*bound);
         }
-        self.soonest = self.soonest.min(moment);
+        self.earliest = self.earliest.min(moment);
     }
 
     /// The room for `more` keys besides those that are here.
@@ -112,7 +112,7 @@ impl Table {
         } else if wanted > max_load(self.slots.len()) {
             Room::AfterGrowth
         } else {
-            Room::Yes
+            Room::Available
         }
     }
 
@@ -121,24 +121,24 @@ impl Table {
         self.len < self.max_len / 8
     }
 
-    /// Adds a slot whose fingerprint is not here. There must be [`Room::Yes`].
+    /// Adds a slot whose fingerprint is not here. The room must be [`Room::Available`].
     pub(crate) fn insert(&mut self, slot: Slot, idle_moment: u64) {
-        let mut place = self.home(slot.fingerprint);
-        while self.slot(place).fingerprint != Fingerprint::NONE {
-            place = self.after(place);
+        let mut index = self.home(slot.fingerprint);
+        while self.slot(index).fingerprint != Fingerprint::NONE {
+            index = self.after(index);
         }
-        self.set(place, slot);
-        self.lower_bound(place, idle_moment);
+        self.set(index, slot);
+        self.lower_bound(index, idle_moment);
         self.len = self.len.saturating_add(1);
     }
 
-    /// Empties a place and closes the gap behind it.
-    pub(crate) fn remove(&mut self, place: usize) {
-        let mut gap = place;
+    /// Empties an index and closes the gap behind it.
+    pub(crate) fn remove(&mut self, index: usize) {
+        let mut gap = index;
         let mut next = self.after(gap);
         loop {
             let slot = self.slot(next);
-            if slot.fingerprint == Fingerprint::NONE || next == place {
+            if slot.fingerprint == Fingerprint::NONE || next == index {
                 break;
             }
             // A follower may move into the gap unless its home lies behind it.
@@ -166,26 +166,30 @@ impl Table {
         self.slots.resize(target, AlignedSlot(Slot::EMPTY));
         self.bounds = vec![NEVER; target.div_ceil(SEGMENT)];
         self.len = 0;
-        for (place, AlignedSlot(slot)) in old.into_iter().enumerate() {
+        for (index, AlignedSlot(slot)) in old.into_iter().enumerate() {
             if slot.fingerprint != Fingerprint::NONE {
-                let bound = old_bounds.get(place / SEGMENT).copied().unwrap_or(0);
+                let bound = old_bounds.get(index / SEGMENT).copied().unwrap_or(0);
                 self.insert(slot, bound);
             }
         }
     }
 
     /// The earliest moment at which a key may become idle.
-    pub(crate) const fn soonest_idle(&self) -> u64 {
-        self.soonest
+    pub(crate) const fn earliest_idle(&self) -> u64 {
+        self.earliest
     }
 
     /// A segment that may hold an idle key at `now`, the nearest from the fingerprint's home on.
     ///
-    /// The search begins at the home, because room is needed there. If it freed places elsewhere,
+    /// The search begins at the home, because room is needed there. If it freed slots elsewhere,
     /// for example in the order of the table, runs of thousands of slots would grow in the parts
     /// that it has not reached yet.
-    pub(crate) fn candidate(&mut self, now: u64, fingerprint: Fingerprint) -> Option<usize> {
-        if !is_due(self.soonest, now) {
+    pub(crate) fn segment_with_idle_key(
+        &mut self,
+        now: u64,
+        fingerprint: Fingerprint,
+    ) -> Option<usize> {
+        if !is_due(self.earliest, now) {
             return None;
         }
         let home = self.home(fingerprint) / SEGMENT;
@@ -194,7 +198,7 @@ impl Table {
         let found = after.iter().position(due).map(|i| home.wrapping_add(i));
         let found = found.or_else(|| before.iter().position(due));
         if found.is_none() {
-            self.soonest = self.bounds.iter().copied().min().unwrap_or(NEVER);
+            self.earliest = self.bounds.iter().copied().min().unwrap_or(NEVER);
         }
         found
     }
@@ -210,15 +214,15 @@ impl Table {
     ) {
         let from = segment.saturating_mul(SEGMENT);
         let to = from.saturating_add(SEGMENT).min(self.slots.len());
-        let mut place = from;
-        while place < to {
-            let slot = self.slot(place);
+        let mut index = from;
+        while index < to {
+            let slot = self.slot(index);
             if slot.fingerprint != Fingerprint::NONE && is_due(idle_moment(&slot), now) {
                 drop(&slot);
-                // The gap is filled from behind: look at the same place again.
-                self.remove(place);
+                // The gap is filled from behind: look at the same index again.
+                self.remove(index);
             } else {
-                place = place.saturating_add(1);
+                index = index.saturating_add(1);
             }
         }
         let rest = self.slots[from..to].iter().map(|AlignedSlot(slot)| slot);
@@ -237,7 +241,7 @@ impl Table {
         self.bounds.get(segment).is_some_and(|bound| is_due(*bound, now))
     }
 
-    /// The preferred place of the fingerprint: its share of the table, at the first slot of a cache
+    /// The preferred index of the fingerprint: its share of the table, at the first slot of a cache
     /// line.
     #[inline]
     fn home(&self, fingerprint: Fingerprint) -> usize {
@@ -246,8 +250,8 @@ impl Table {
         usize::try_from(product >> 64).unwrap_or(0) & !1
     }
 
-    const fn after(&self, place: usize) -> usize {
-        let next = place.wrapping_add(1);
+    const fn after(&self, index: usize) -> usize {
+        let next = index.wrapping_add(1);
         if next >= self.slots.len() { 0 } else { next }
     }
 
@@ -295,7 +299,7 @@ mod tests {
                 let name = (print.high, print.low);
                 match (rng.below(10), table.find(print)) {
                     (0, _) => {
-                        if let Some(segment) = table.candidate(now, print) {
+                        if let Some(segment) = table.segment_with_idle_key(now, print) {
                             table.sweep(
                                 segment,
                                 now,
@@ -309,20 +313,20 @@ mod tests {
                             assert!(map.values().all(|idle| *idle > now), "an idle key was missed");
                         }
                     }
-                    (1..4, Some(place)) => {
-                        table.remove(place);
+                    (1..4, Some(index)) => {
+                        table.remove(index);
                         map.remove(&name);
                     }
-                    (_, Some(place)) => {
-                        let later = table.slot(place).word + rng.below(50);
-                        table.set(place, slot(print, later));
+                    (_, Some(index)) => {
+                        let later = table.slot(index).word + rng.below(50);
+                        table.set(index, slot(print, later));
                         map.insert(name, later);
                     }
                     (_, None) => {
                         while table.room(1) == Room::AfterGrowth {
                             table.grow();
                         }
-                        if table.room(1) == Room::Yes {
+                        if table.room(1) == Room::Available {
                             let idle = now + rng.below(3_000);
                             table.insert(slot(print, idle), idle);
                             map.insert(name, idle);
@@ -331,13 +335,13 @@ mod tests {
                 }
                 assert_eq!(table.len(), map.len());
                 assert_eq!(
-                    table.find(print).map(|place| table.slot(place).word),
+                    table.find(print).map(|index| table.slot(index).word),
                     map.get(&name).copied()
                 );
             }
             for (name, idle) in &map {
-                let place = table.find(Fingerprint { high: name.0, low: name.1 });
-                assert_eq!(place.map(|place| table.slot(place).word), Some(*idle));
+                let index = table.find(Fingerprint { high: name.0, low: name.1 });
+                assert_eq!(index.map(|index| table.slot(index).word), Some(*idle));
             }
         }
     }
