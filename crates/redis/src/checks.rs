@@ -119,11 +119,11 @@ pub(crate) async fn run(
     let silent = || {
         ConnectError::unreachable(format!("redis at {address} stopped answering during the checks"))
     };
-    let checks = look(connection, config, |ConnectionClosed| silent());
+    let checks = check(connection, config, |ConnectionClosed| silent());
     timeout(config.connect_timeout, checks).await.unwrap_or_else(|_| Err(silent()))
 }
 
-async fn look(
+async fn check(
     connection: &Connection,
     config: &Config,
     silent: impl Fn(ConnectionClosed) -> ConnectError,
@@ -150,7 +150,7 @@ async fn look(
         Ok(text) => warnings.extend(eviction(&text)),
         Err(answer) => warnings.push(unchecked("the eviction of keys", answer)),
     }
-    warnings.extend(permissions::look(connection, config).await.map_err(&silent)?);
+    warnings.extend(permissions::check(connection, config).await.map_err(&silent)?);
     Ok(warnings)
 }
 

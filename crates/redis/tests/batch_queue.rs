@@ -30,7 +30,7 @@ async fn call(store: &Arc<RedisStore>, key: &'static str) -> Call {
 async fn one_more_than_may_wait_is_turned_away_at_once() {
     const WAITING: usize = 4;
     let server = RedisServer::start().unwrap();
-    let store = Arc::new(connect(patient(&server.url()).max_waiting(WAITING)).await);
+    let store = Arc::new(connect(without_timeout(&server.url()).max_waiting(WAITING)).await);
     assert!(take(&store, "k", &bucket(100)).await.passes());
     server.stop().unwrap();
 
@@ -52,7 +52,7 @@ async fn one_more_than_may_wait_is_turned_away_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_gives_up_is_charged_if_it_has_departed_and_not_before() {
     let server = RedisServer::start().unwrap();
-    let store = Arc::new(connect(patient(&server.url())).await);
+    let store = Arc::new(connect(without_timeout(&server.url())).await);
     assert!(take(&store, "k", &bucket(100)).await.passes());
     server.stop().unwrap();
     let mut departed = Vec::new();

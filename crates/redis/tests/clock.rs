@@ -38,7 +38,7 @@ fn retry(answer: &Answer) -> Duration {
 async fn an_hour_ahead_costs_one_burst_at_most() {
     for limit in every_algorithm() {
         let (server, clock) = clockwork();
-        let store = connect(patient(&server.url())).await;
+        let store = connect(without_timeout(&server.url())).await;
         let mut holder = 0;
         let (first, _) = exhaust(&store, &limit, &mut holder).await;
 
@@ -56,7 +56,7 @@ async fn an_hour_ahead_costs_one_burst_at_most() {
 async fn ahead_and_back_again_costs_one_burst_at_most() {
     for limit in every_algorithm() {
         let (server, clock) = clockwork();
-        let store = connect(patient(&server.url())).await;
+        let store = connect(without_timeout(&server.url())).await;
         let mut holder = 0;
         let (first, _) = exhaust(&store, &limit, &mut holder).await;
 
@@ -77,7 +77,7 @@ async fn ahead_and_back_again_costs_one_burst_at_most() {
 async fn an_hour_back_admits_nothing_and_refuses_nobody_for_long() {
     for limit in every_algorithm() {
         let (server, clock) = clockwork();
-        let store = connect(patient(&server.url())).await;
+        let store = connect(without_timeout(&server.url())).await;
         let mut holder = 0;
         let (first, _) = exhaust(&store, &limit, &mut holder).await;
 
@@ -106,7 +106,7 @@ async fn an_hour_back_admits_nothing_and_refuses_nobody_for_long() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jitter_admits_no_more_than_the_limit_and_one() {
     let (server, clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     for (i, limit) in every_algorithm().iter().enumerate() {
         let (mut rng, key) = (Rng::new(15), format!("jitter:{i}"));
         let mut passed = 0;
@@ -125,7 +125,7 @@ async fn jitter_admits_no_more_than_the_limit_and_one() {
 async fn a_log_counts_within_its_first_period_since_1970() {
     let (server, clock) = clockwork();
     clock.set(10_000_000).unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let log = limit(tollgate_redis::core::algorithm::SlidingLog, "2 per 1m");
     let mut passed = 0;
     for _ in 0..5 {

@@ -46,7 +46,7 @@ async fn charged(store: &RedisStore, key: &str, limit: &Limit) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushing_scripts_all_the_time_changes_no_answer() {
     let server = Arc::new(RedisServer::start().unwrap());
-    let store = Arc::new(connect(patient(&server.url())).await);
+    let store = Arc::new(connect(without_timeout(&server.url())).await);
     let stop = Arc::new(AtomicBool::new(false));
     let flusher = {
         let (server, stop) = (Arc::clone(&server), Arc::clone(&stop));
@@ -89,7 +89,7 @@ async fn flushing_scripts_all_the_time_changes_no_answer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_comes_back_empty_costs_one_burst_at_most() {
     let server = RedisServer::start().unwrap();
-    let store = Arc::new(connect(patient(&server.url())).await);
+    let store = Arc::new(connect(without_timeout(&server.url())).await);
     let limit = bucket(500);
     let tasks: Vec<_> = (0..8)
         .map(|_| {
@@ -129,7 +129,7 @@ async fn a_server_that_is_killed_and_comes_back_empty_costs_one_burst_at_most() 
 async fn lose_the_reply(retry: RetryPolicy) -> (Result<Vec<Answer>, StoreError>, u64, RedisStore) {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).unwrap();
-    let store = Arc::new(connect(patient(&proxy.url()).retry(retry)).await);
+    let store = Arc::new(connect(without_timeout(&proxy.url()).retry(retry)).await);
     let limit = bucket(10);
     assert!(take(&store, "lost", &limit).await.passes());
 
@@ -153,7 +153,7 @@ async fn lose_the_reply(retry: RetryPolicy) -> (Result<Vec<Answer>, StoreError>,
     server.resume().unwrap();
 
     let outcome = waiting.await.unwrap();
-    let direct = connect(patient(&server.url())).await;
+    let direct = connect(without_timeout(&server.url())).await;
     let charged = charged(&direct, "lost", &limit).await - 1;
     (outcome, charged, Arc::into_inner(store).unwrap())
 }
@@ -182,7 +182,7 @@ async fn without_retry_a_lost_reply_says_that_it_may_have_happened() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broken_connections_charge_what_they_say() {
     let server = RedisServer::start().unwrap();
-    let direct = connect(patient(&server.url())).await;
+    let direct = connect(without_timeout(&server.url())).await;
     let faults = [
         (Direction::ToClient, Fault::Reset),
         (Direction::ToServer, Fault::Reset),
@@ -201,7 +201,9 @@ async fn broken_connections_charge_what_they_say() {
         for (i, (direction, fault)) in faults.into_iter().enumerate() {
             let proxy = FaultProxy::start(server.address()).unwrap();
             // Enough for a reconnection, and what is silent for so long is no answer.
-            let config = stubborn(&proxy.url()).deadline(Duration::from_millis(100)).retry(retry);
+            let config = breaker_stays_closed(&proxy.url())
+                .deadline(Duration::from_millis(100))
+                .retry(retry);
             let store = connect(config).await;
             let (key, limit) = (format!("broken:{retry:?}:{i}"), bucket(1_000));
             let mut outcomes = Outcomes::default();
@@ -237,7 +239,7 @@ async fn a_server_without_memory_charges_nothing_in_part_and_recovers() {
         run(&server, &[b"CONFIG", b"SET", b"maxmemory", if yes { b"1" } else { b"0" }]);
     };
     for retry in [RetryPolicy::Never, RetryPolicy::Once] {
-        let store = connect(patient(&server.url()).retry(retry)).await;
+        let store = connect(without_timeout(&server.url()).retry(retry)).await;
         let (spent, live) = (bucket(1), bucket(10));
         let log = limit(SlidingLog, "10 per 1h");
         let window = limit(FixedWindow::default(), "10 per 1h");
@@ -273,7 +275,7 @@ async fn a_server_busy_with_a_script_is_unavailable_until_it_is_done() {
     let server = RedisServer::builder().config("lua-time-limit 1").start().unwrap();
     let breaker = BreakerSettings::default().failures(1).span(Duration::ZERO);
     let breaker = breaker.probe(Duration::from_millis(1), Duration::from_millis(5));
-    let store = connect(patient(&server.url()).breaker(breaker)).await;
+    let store = connect(without_timeout(&server.url()).breaker(breaker)).await;
     let limit = bucket(10);
     assert!(take(&store, "busy", &limit).await.passes());
     let mut other = Client::tcp(server.address()).unwrap();
@@ -298,7 +300,7 @@ async fn a_server_busy_with_a_script_is_unavailable_until_it_is_done() {
 async fn what_arrives_too_late_is_not_charged() {
     for retry in [RetryPolicy::Never, RetryPolicy::Once] {
         let (server, clock) = clockwork();
-        let store = connect(stubborn(&server.url()).retry(retry)).await;
+        let store = connect(breaker_stays_closed(&server.url()).retry(retry)).await;
         let limit = bucket(10);
         let first = recovered(&store, "late", &limit).await.decisions[0].remaining;
 
@@ -308,7 +310,7 @@ async fn what_arrives_too_late_is_not_charged() {
         server.resume().unwrap();
 
         assert_eq!(error.kind(), StoreErrorKind::Timeout);
-        let direct = connect(patient(&server.url())).await;
+        let direct = connect(without_timeout(&server.url())).await;
         assert_eq!(remaining(&direct, "late", &limit).await, first, "{retry:?}");
     }
 }
@@ -317,7 +319,7 @@ async fn what_arrives_too_late_is_not_charged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_arrives_within_two_deadlines_is_charged_once() {
     let (server, _clock) = clockwork();
-    let store = connect(stubborn(&server.url())).await;
+    let store = connect(breaker_stays_closed(&server.url())).await;
     let limit = bucket(10);
     let first = recovered(&store, "late", &limit).await.decisions[0].remaining;
 
@@ -327,7 +329,7 @@ async fn what_arrives_within_two_deadlines_is_charged_once() {
     server.resume().unwrap();
 
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
-    let direct = connect(patient(&server.url())).await;
+    let direct = connect(without_timeout(&server.url())).await;
     assert_eq!(remaining(&direct, "late", &limit).await, first - 1);
 }
 
@@ -336,7 +338,7 @@ async fn without_a_server_nothing_was_charged_and_it_is_found_when_it_comes() {
     let server = RedisServer::start().unwrap();
     server.kill().unwrap();
     let config = Config::new(&server.url()).unwrap();
-    let store = connect(config.deadline(AGES)).await;
+    let store = connect(config.deadline(LONG_DEADLINE)).await;
     let limit = bucket(10);
 
     let error = ask(&store, &[of("later", &limit, 1)]).await.unwrap_err();
@@ -351,7 +353,7 @@ async fn without_a_server_nothing_was_charged_and_it_is_found_when_it_comes() {
 async fn a_server_without_memory_takes_no_new_log_either() {
     // A script that has written may go on, so nothing that Redis never refuses may come first.
     let server = RedisServer::builder().config("maxmemory-policy noeviction").start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let log = limit(SlidingLog, "10 per 1h");
     assert!(ask(&store, &[of("before", &log, 1)]).await.unwrap().passes());
     server.command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]).unwrap();

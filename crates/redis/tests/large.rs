@@ -42,7 +42,7 @@ fn now(server: &RedisServer) -> u64 {
 
 /// A log of `entries` charges of 1 under this limit, 20 µs apart, the first of them `age` µs ago.
 async fn long_log(server: &RedisServer, limit: &Limit, entries: u64, age: u64) -> Vec<u8> {
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     run(server, &[b"FLUSHALL"]);
     assert!(take(&store, "log", limit).await.passes());
     let name = the_name(server);
@@ -96,7 +96,7 @@ fn log_limit(quota: &str, revision: u64) -> Limit {
 }
 
 /// A store with the deadline that everybody has.
-async fn hasty(server: &RedisServer) -> RedisStore {
+async fn with_default_deadline(server: &RedisServer) -> RedisStore {
     connect(Config::new(&server.url()).unwrap().deadline(MOST)).await
 }
 
@@ -134,7 +134,7 @@ async fn a_long_log_comes_under_another_limit_within_the_deadline() {
     ];
     for (what, new, left) in edits {
         let name = long_log(&server, &old, 90_000, 60_000_000).await;
-        let store = hasty(&server).await;
+        let store = with_default_deadline(&server).await;
         watch(&server);
 
         let (failed, remaining) = failures(&store, &new).await;
@@ -162,7 +162,7 @@ async fn charges_that_share_a_long_log_do_not_have_it_sent() {
     let server = RedisServer::start().unwrap();
     let limit = log_limit("100_000 per 1h", 1);
     long_log(&server, &limit, 99_000, 60_000_000).await;
-    let store = hasty(&server).await;
+    let store = with_default_deadline(&server).await;
     watch(&server);
 
     for (charges, cost, passes) in [(2, 1, true), (64, 5, true), (2, 400, false), (8, 1, true)] {
@@ -180,7 +180,7 @@ async fn charges_that_share_a_long_log_do_not_have_it_sent() {
 
 /// So many permits of one limit, of the holder that each number names.
 async fn held_by(server: &RedisServer, limit: &Limit, holders: impl Iterator<Item = u128>) {
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     run(server, &[b"FLUSHALL"]);
     assert!(ask(&store, &[one("held", limit, 1)]).await.unwrap().passes());
     let name = the_name(server);
@@ -231,7 +231,7 @@ async fn a_holder_of_every_permit_does_not_hold_redis_up() {
     let server = RedisServer::start().unwrap();
     let limit = limit(Concurrency, "10_000 per 1h");
     held_by(&server, &limit, (0..10_000).map(|_| 7)).await;
-    let store = hasty(&server).await;
+    let store = with_default_deadline(&server).await;
     watch(&server);
 
     let answer = ask(&store, &[one("held", &limit, 7)]).await.unwrap();
@@ -252,7 +252,7 @@ async fn a_long_log_that_has_left_does_not_hold_redis_up() {
     // They are two seconds apart, the first and the last.
     for (what, age) in [("all of it", 3_700_000_000), ("half of it", 3_601_000_000)] {
         let name = long_log(&server, &limit, ENTRIES, age).await;
-        let store = hasty(&server).await;
+        let store = with_default_deadline(&server).await;
         watch(&server);
 
         let (failed, _) = failures(&store, &limit).await;

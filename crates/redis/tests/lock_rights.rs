@@ -39,7 +39,7 @@ fn as_alice(server: &RedisServer, rights: &str) -> Config {
     let line = format!("ACL SETUSER alice on >hush {rights}");
     let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
     server.command(&words).unwrap();
-    patient(&server.url()).user("alice").password("hush")
+    without_timeout(&server.url()).user("alice").password("hush")
 }
 
 /// Everything that can be done with a lock.
@@ -154,7 +154,7 @@ async fn the_check_leaves_locks_alone_and_nothing_behind() {
     let server = RedisServer::start().unwrap();
     run(&server, &[b"HSET", b"order:7", b"somebody:1", b"1"]);
     for names in ["order:7", "order:*", "*"] {
-        let store = connect(patient(&server.url()).locks(names)).await;
+        let store = connect(without_timeout(&server.url()).locks(names)).await;
         assert_eq!(lacks(&store), None, "{:?}", store.warnings());
     }
     assert_eq!(run(&server, &[b"DBSIZE"]), tollgate_harness::Reply::Integer(1));

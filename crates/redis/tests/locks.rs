@@ -35,7 +35,7 @@ impl Redis {
     pub(crate) fn start() -> Self {
         let (server, clock) = clockwork();
         let runtime = Runtime::new().unwrap();
-        let store = runtime.block_on(connect(patient(&server.url())));
+        let store = runtime.block_on(connect(without_timeout(&server.url())));
         Self { store, runtime, clock, server }
     }
 }
@@ -518,9 +518,9 @@ async fn a_grant_waits_for_a_majority_of_replicas() {
         String::from_utf8(info).unwrap().contains("master_link_status:up")
     })
     .await;
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let (name, me) = (LockName::new("a").unwrap(), Owner::new(1, 1));
-    let replicas = Replicas { count: 1.try_into().unwrap(), patience: AGES };
+    let replicas = Replicas { count: 1.try_into().unwrap(), patience: LONG_DEADLINE };
     let ask = |hold, replicas| {
         let durability = Durability::Required(replicas);
         Acquire { durability, ..plain(&name, LockKind::Reentrant, &me, hold) }

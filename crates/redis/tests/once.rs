@@ -23,8 +23,10 @@ async fn a_reply_is_kept_for_two_deadlines_and_a_second() {
         // for a clock that goes on.
         let (server, _clock) = clockwork();
         let start = Instant::now();
-        let config =
-            Config::new(&server.url()).unwrap().connect_timeout(AGES).retry(RetryPolicy::Once);
+        let config = Config::new(&server.url())
+            .unwrap()
+            .connect_timeout(LONG_DEADLINE)
+            .retry(RetryPolicy::Once);
         let config = deadline.map_or(config.clone(), |deadline| config.deadline(deadline));
         let store = connect(config).await;
 
@@ -45,7 +47,7 @@ async fn a_reply_is_kept_for_two_deadlines_and_a_second() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reply_is_as_long_as_the_states_of_its_run_and_no_longer() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url()).retry(RetryPolicy::Once)).await;
+    let store = connect(without_timeout(&server.url()).retry(RetryPolicy::Once)).await;
     let limit = limit(Concurrency, "10000 per 1h");
     let mut lengths = Vec::new();
     for holders in [1_u64, 1_000, 2_000] {

@@ -154,7 +154,7 @@ fn put(server: &RedisServer, name: &[u8], commands: &[Vec<Vec<u8>>]) {
 
 /// Nothing takes longer than this: what is not decided after a few runs never will be.
 fn config(server: &RedisServer) -> tollgate_redis::Config {
-    patient(&server.url()).deadline(Duration::from_secs(5))
+    without_timeout(&server.url()).deadline(Duration::from_secs(5))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -37,7 +37,7 @@ fn child() {
     let (Ok(url), Ok(seed)) = (std::env::var(URL), std::env::var(SEED)) else { return };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = connect(patient(&url)).await;
+        let store = connect(without_timeout(&url)).await;
         let [a, b, c] = rules();
         let (key, slots) = (Key::new("slots").unwrap(), slots());
         let op = Op::Acquire { holder: Holder(seed.parse().unwrap()), lease: LEASE };
@@ -81,7 +81,7 @@ async fn two_processes_admit_together_exactly_what_one_would() {
     });
 
     assert_eq!(told[0] + told[1], BURST, "{told:?}");
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     for (key, limit) in ["a", "b", "c"].into_iter().zip(&rules()) {
         assert_eq!(remaining(&store, key, limit).await, 0);
     }
@@ -93,7 +93,7 @@ async fn two_processes_admit_together_exactly_what_one_would() {
 async fn processes_that_are_killed_in_the_middle_charge_whole_requests_only() {
     let kills = if cfg!(faults) { 1_000 } else { 30 };
     let (server, clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let mut rng = Rng::new(17);
     let mut told = 0;
     for seed in 0..kills {

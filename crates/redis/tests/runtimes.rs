@@ -43,7 +43,7 @@ fn abandoned(config: Config) -> (Runtime, RedisStore) {
 #[test]
 fn a_call_needs_no_runtime_to_be_driven() {
     let server = RedisServer::start().unwrap();
-    let (_undriven, store) = abandoned(patient(&server.url()));
+    let (_undriven, store) = abandoned(without_timeout(&server.url()));
     let limit = bucket(3);
 
     assert!(run_alone(take(&store, "k", &limit)).passes());
@@ -58,7 +58,7 @@ fn a_call_needs_no_runtime_to_be_driven() {
 #[test]
 fn a_runtime_that_has_ended_takes_no_store_with_it() {
     let server = RedisServer::start().unwrap();
-    let (runtime, store) = abandoned(patient(&server.url()));
+    let (runtime, store) = abandoned(without_timeout(&server.url()));
     drop(runtime);
 
     assert!(run_alone(take(&store, "k", &bucket(1))).passes());
@@ -67,7 +67,7 @@ fn a_runtime_that_has_ended_takes_no_store_with_it() {
 #[test]
 fn a_hung_redis_is_an_error_though_no_runtime_is_driven() {
     let server = RedisServer::start().unwrap();
-    let (_undriven, store) = abandoned(stubborn(&server.url()));
+    let (_undriven, store) = abandoned(breaker_stays_closed(&server.url()));
     let limit = bucket(1);
     server.stop().unwrap();
 

@@ -27,7 +27,7 @@ fn sound(stores: &[&RedisStore]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_algorithm_answers_as_in_memory() {
     let (server, clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let mut model = StoreModel::default();
     for (i, limit) in every_algorithm().iter().enumerate() {
         let key = format!("each:{i}");
@@ -49,7 +49,7 @@ async fn each_algorithm_answers_as_in_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_refusal_among_all_algorithms_charges_nobody() {
     let (server, _clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limits = every_algorithm();
     let keys: Vec<String> = (0..limits.len()).map(|i| format!("all:{i}")).collect();
     let full = bucket(1);
@@ -110,7 +110,7 @@ fn exactly(burst: u64, answers: &[Answer]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rush_on_one_key_gets_exactly_the_burst() {
     let server = RedisServer::start().unwrap();
-    let store = [Arc::new(connect(patient(&server.url())).await)];
+    let store = [Arc::new(connect(without_timeout(&server.url())).await)];
 
     let answers = rush(&store, bucket(900), 64, 25).await;
 
@@ -127,8 +127,8 @@ async fn a_rush_on_one_key_gets_exactly_the_burst() {
 async fn two_stores_admit_together_what_one_would() {
     let server = RedisServer::start().unwrap();
     let stores = [
-        Arc::new(connect(patient(&server.url())).await),
-        Arc::new(connect(patient(&server.url()).connections(3)).await),
+        Arc::new(connect(without_timeout(&server.url())).await),
+        Arc::new(connect(without_timeout(&server.url()).connections(3)).await),
     ];
 
     for limit in [bucket(700), limit(FixedWindow::default(), "700 per 1d"), {
@@ -144,7 +144,7 @@ async fn two_stores_admit_together_what_one_would() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_is_decided_in_order_and_may_be_larger_than_a_run() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = bucket(700);
     let charge = [of("long", &limit, 1)];
     let batch = vec![Request::new(&charge).unwrap(); 1_000];
@@ -163,7 +163,7 @@ async fn a_batch_is_decided_in_order_and_may_be_larger_than_a_run() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_widest_requests_pass_in_batches_too() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = bucket(7);
     let keys: Vec<String> = (0..Request::MAX_CHARGES).map(|i| format!("wide:{i}")).collect();
     let charges: Vec<Charge<'_>> = keys.iter().map(|key| of(key, &limit, 1)).collect();
@@ -182,7 +182,7 @@ async fn the_widest_requests_pass_in_batches_too() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_run_of_as_many_keys_as_fit_passes() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limits = [bucket(1), limit(SlidingLog, "1 per 1d")];
     let keys: Vec<String> = (0..600).map(|i| format!("many:{i}")).collect();
     let charges: Vec<[Charge<'_>; 1]> =
@@ -200,7 +200,7 @@ async fn a_run_of_as_many_keys_as_fit_passes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_asked_is_answered_without_redis() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = bucket(1);
     let charge = [of("k", &limit, 1)];
     let (empty, one) = (Request::new(&[]).unwrap(), Request::new(&charge).unwrap());
@@ -219,7 +219,7 @@ async fn nothing_asked_is_answered_without_redis() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_wait_get_one_place_each() {
     let (server, _clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = limit(TokenBucket, "10 per 1s burst 1");
     let waiting = of("queue", &limit, 1).with_patience(Duration::from_millis(350));
 
@@ -237,7 +237,7 @@ async fn those_who_wait_get_one_place_each() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_hold_until_they_release_or_their_lease_ends() {
     let (server, clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = limit(Concurrency, "2 per 1h");
     let key = Key::new("slots").unwrap();
     let lease = Duration::from_secs(10);
@@ -265,7 +265,7 @@ async fn holders_hold_until_they_release_or_their_lease_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_partition_is_one_slot_and_the_names_tell_the_keys() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = bucket(5);
     let wanted: Vec<String> = (0..20).map(|i| format!("part:{i}")).collect();
     let charges: Vec<Charge<'_>> = wanted.iter().map(|key| of(key, &limit, 1)).collect();
@@ -288,7 +288,10 @@ async fn a_partition_is_one_slot_and_the_names_tell_the_keys() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_revisions_that_alternate_admit_what_the_newer_allows() {
     let server = RedisServer::start().unwrap();
-    let stores = [connect(patient(&server.url())).await, connect(patient(&server.url())).await];
+    let stores = [
+        connect(without_timeout(&server.url())).await,
+        connect(without_timeout(&server.url())).await,
+    ];
     let stores = stores.map(Arc::new);
     let edited = |limit: Limit, revision| {
         limit.with_revision(Revision(revision)).with_on_change(OnChange::Keep)
@@ -337,7 +340,7 @@ async fn the_longest_deadline_there_is_answers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_told_finds_it_counted() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     let limit = bucket(1);
     assert!(take(&store, "k", &limit).await.passes());
     let name = the_name(&server);
@@ -352,7 +355,7 @@ async fn whoever_is_told_finds_it_counted() {
 #[tokio::test]
 async fn three_runs_are_under_way_and_the_rest_waits() {
     let server = RedisServer::start().unwrap();
-    let store = Arc::new(connect(patient(&server.url())).await);
+    let store = Arc::new(connect(without_timeout(&server.url())).await);
     let limit = bucket(1);
     server.stop().unwrap();
 
@@ -363,7 +366,7 @@ async fn three_runs_are_under_way_and_the_rest_waits() {
         })
         .collect();
     until("three runs", || store.stats().runs == 3).await;
-    tokio::time::sleep(SHORT).await;
+    tokio::time::sleep(SHORT_DEADLINE).await;
     assert_eq!(store.stats().runs, 3, "no fourth while none is back");
     server.resume().unwrap();
 
@@ -380,7 +383,7 @@ async fn a_call_whose_second_part_fails_says_that_it_may_have_been_charged() {
     let server = RedisServer::start().unwrap();
     let rights: [&[u8]; 7] = [b"ACL", b"SETUSER", b"some", b"on", b">pw", b"+@all", b"~*mine*"];
     run(&server, &rights);
-    let store = connect(patient(&server.url()).user("some").password("pw")).await;
+    let store = connect(without_timeout(&server.url()).user("some").password("pw")).await;
     let limit = bucket(1_000);
     let (mine, other) = ([of("mine", &limit, 1)], [of("other", &limit, 1)]);
     let batch = |first: usize| {
@@ -401,7 +404,7 @@ async fn a_call_whose_second_part_fails_says_that_it_may_have_been_charged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_dropped_leaves_no_connection() {
     let server = RedisServer::start().unwrap();
-    let store = connect(patient(&server.url()).connections(4)).await;
+    let store = connect(without_timeout(&server.url()).connections(4)).await;
     assert!(take(&store, "k", &bucket(1)).await.passes());
     let clients = || {
         let Reply::Bulk(list) = run(&server, &[b"CLIENT", b"LIST"]) else { panic!("a list") };

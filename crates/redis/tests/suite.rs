@@ -33,7 +33,7 @@ impl WholeStore {
     fn start(order: Order) -> Self {
         let (server, clock) = clockwork();
         let runtime = Runtime::new().unwrap();
-        let store = runtime.block_on(connect(patient(&server.url())));
+        let store = runtime.block_on(connect(without_timeout(&server.url())));
         Self { store, runtime, clock, _server: server, order }
     }
 

@@ -109,7 +109,7 @@ async fn traffic(store: Arc<RedisStore>, seed: u64) {
 async fn at_no_moment_is_there_a_key_without_a_time_to_live() {
     let server = Arc::new(RedisServer::start().unwrap());
     // One with ids, so that the replies that are kept are seen as well.
-    let config = patient(&server.url()).deadline(Duration::from_secs(20));
+    let config = without_timeout(&server.url()).deadline(Duration::from_secs(20));
     let stores = [connect(config.clone()).await, connect(config.retry(RetryPolicy::Once)).await];
     let stores = stores.map(Arc::new);
     let stop = Arc::new(AtomicBool::new(false));
@@ -137,7 +137,7 @@ async fn at_no_moment_is_there_a_key_without_a_time_to_live() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_exists_from_its_admission_until_it_is_idle() {
     let (server, clock) = clockwork();
-    let store = connect(patient(&server.url())).await;
+    let store = connect(without_timeout(&server.url())).await;
     for limit in every_algorithm() {
         clock.set(START).unwrap();
         run(&server, &[b"FLUSHALL"]);

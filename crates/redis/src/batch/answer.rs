@@ -240,7 +240,7 @@ impl Batch {
     }
 
     fn convert(&mut self, charge_ref: &ChargeRef<'_>, expected: &[u8], new: Vec<u8>) {
-        let (name, hash) = (charge_ref.label.name(), charge_ref.label.hash);
+        let (name, hash) = (charge_ref.name.to_name(), charge_ref.name.hash);
         self.conversions.push(Conversion { name, hash, expected: expected.to_vec(), new });
     }
 

@@ -123,7 +123,7 @@ pub(super) struct PackedCharge {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChargeRef<'c> {
     /// The counter's name in Redis.
-    pub(super) label: NameParts<'c>,
+    pub(super) name: NameParts<'c>,
     /// The charge's own limit.
     pub(super) limit: &'c Limit,
     /// The limit that judges it.
@@ -159,7 +159,7 @@ impl BatchBuffer {
             let patience_us = u64::try_from(charge.patience().as_micros()).unwrap_or(u64::MAX);
             let limit = charge.limit();
             self.add(ChargeRef {
-                label: named.label(charge.key()),
+                name: named.parts(charge.key()),
                 limit,
                 judge: limit,
                 op: charge.op(),
@@ -174,7 +174,7 @@ impl BatchBuffer {
     /// Adds a charge to the request that comes next.
     pub(super) fn add(&mut self, charge_ref: ChargeRef<'_>) {
         let names = if charge_ref.is_log() { &mut self.logs } else { &mut self.strings };
-        let key = names.number(charge_ref.label);
+        let key = names.number(charge_ref.name);
         let (limit, term) = self.term(&charge_ref);
         if charge_ref.is_log() || charge_ref.need != Need::Must {
             (self.shape.bucket_takes, self.shape.takes) = (false, false);
@@ -247,9 +247,9 @@ impl BatchBuffer {
         let limit = self.limits.get(item.limit);
         let names = if is_log(limit) { &self.logs } else { &self.strings };
         let (head, key) = keys::split(names.get(item.key), limit);
-        let label = NameParts { head, key, hash: names.hash(item.key) };
+        let name = NameParts { head, key, hash: names.hash(item.key) };
         let (judge, need) = (self.limits.get(judge), item.need);
-        ChargeRef { label, limit, judge, op, patience_us, need, borrowed }
+        ChargeRef { name, limit, judge, op, patience_us, need, borrowed }
     }
 
     /// Keeps the requests for which `keep` holds.
@@ -303,7 +303,7 @@ impl<'c> ChargeRef<'c> {
     }
 
     pub(super) fn charge(&self) -> Option<Charge<'c>> {
-        let key = Key::new(self.label.key).ok()?;
+        let key = Key::new(self.name.key).ok()?;
         let charge = Charge::new(key, self.limit, self.op).ok()?;
         let charge = charge.with_patience(std::time::Duration::from_micros(self.patience_us));
         Some(if self.need == Need::AnyOf { charge.any_of() } else { charge })

@@ -236,9 +236,9 @@ fn write_sized(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) -> &[u8] {
 }
 
 fn convert(buffer: &BatchBuffer, conversion: &Conversion, args: &mut Vec<Vec<u8>>) {
-    let label = NameParts { head: &conversion.name, key: &[], hash: conversion.hash };
-    let string = buffer.strings.find(label).map(usize::from);
-    let log = || Some(buffer.strings.len() + usize::from(buffer.logs.find(label)?));
+    let name = NameParts { head: &conversion.name, key: &[], hash: conversion.hash };
+    let string = buffer.strings.find(name).map(usize::from);
+    let log = || Some(buffer.strings.len() + usize::from(buffer.logs.find(name)?));
     if let Some(number) = string.or_else(log) {
         args.push(number.to_string().into_bytes());
         args.push(conversion.expected.clone());

@@ -76,7 +76,7 @@ impl<'r> DecisionReplay<'r> {
             let charge_ref = buffer.charge_ref(item);
             let mut found = prior.of(key);
             let mut conversions = batch.conversions.iter();
-            let conversion = conversions.find(|c| charge_ref.label.is(&c.name));
+            let conversion = conversions.find(|c| charge_ref.name.is(&c.name));
             if let Some(conversion) = conversion.filter(|c| found == Some(&c.expected)) {
                 found = Some(conversion.new.as_slice());
             }

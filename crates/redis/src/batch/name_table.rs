@@ -27,7 +27,7 @@ impl HashedName {
         Self { head: NamePrefix::new(partition, key, limit), hash }
     }
 
-    pub(super) fn label<'n>(&'n self, key: Key<'n>) -> NameParts<'n> {
+    pub(super) fn parts<'n>(&'n self, key: Key<'n>) -> NameParts<'n> {
         NameParts { head: self.head.bytes(), key: key.as_bytes(), hash: self.hash }
     }
 }
@@ -45,7 +45,7 @@ impl NameParts<'_> {
         name.strip_prefix(self.head) == Some(self.key)
     }
 
-    pub(super) fn name(&self) -> Name {
+    pub(super) fn to_name(self) -> Name {
         let mut name = Name::from_slice(self.head);
         name.extend_from_slice(self.key);
         name
@@ -92,15 +92,15 @@ impl NameTable {
 
     /// Returns the number of a name, and adds it if it is new.
     #[inline]
-    pub(super) fn number(&mut self, label: NameParts<'_>) -> u16 {
+    pub(super) fn number(&mut self, name: NameParts<'_>) -> u16 {
         if self.len() * 2 >= self.slots.len() {
             self.grow();
         }
-        match self.seek(label) {
+        match self.seek(name) {
             Ok(number) => number,
             Err(slot) => {
-                self.strings.push(label.head, label.key);
-                self.hashes.push(label.hash);
+                self.strings.push(name.head, name.key);
+                self.hashes.push(name.hash);
                 let number = u16::try_from(self.len()).unwrap_or(u16::MAX);
                 self.slots[slot] = number;
                 number
@@ -109,18 +109,18 @@ impl NameTable {
     }
 
     /// Returns the number of a known name.
-    pub(super) fn find(&self, label: NameParts<'_>) -> Option<u16> {
-        self.seek(label).ok()
+    pub(super) fn find(&self, name: NameParts<'_>) -> Option<u16> {
+        self.seek(name).ok()
     }
 
     /// Returns the number of a name, or the slot for it.
-    fn seek(&self, label: NameParts<'_>) -> Result<u16, usize> {
+    fn seek(&self, name: NameParts<'_>) -> Result<u16, usize> {
         let Some(mask) = self.slots.len().checked_sub(1) else { return Err(0) };
-        let mut slot = usize::try_from(label.hash).unwrap_or(0) & mask;
+        let mut slot = usize::try_from(name.hash).unwrap_or(0) & mask;
         loop {
             match self.slots[slot] {
                 0 => return Err(slot),
-                number if self.hash(number) == label.hash && label.is(self.get(number)) => {
+                number if self.hash(number) == name.hash && name.is(self.get(number)) => {
                     return Ok(number);
                 }
                 _ => slot = (slot + 1) & mask,

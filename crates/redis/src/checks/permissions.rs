@@ -14,7 +14,7 @@ use crate::random;
 
 /// Each command that a script uses, once. A script that begins to use another one adds it here, and
 /// the line that is recommended to administrators follows.
-const USED: &[&str] = &[
+const LIMIT_COMMANDS: &[&str] = &[
     "time",
     "set $1 0 px 1000",
     "get $1",
@@ -32,7 +32,7 @@ const USED: &[&str] = &[
     "unlink $1 $2",
 ];
 /// Each command that only scripts of locks use, once; in an order that leaves nothing behind.
-const USED_BY_LOCKS: &[&str] = &[
+const LOCK_COMMANDS: &[&str] = &[
     "hset $1 f 0",
     "persist $1",
     "pexpire $1 1000",
@@ -49,15 +49,15 @@ const USED_BY_LOCKS: &[&str] = &[
     "pubsub numsub $3",
 ];
 /// Commands of the scripts for limits that those for locks use too.
-const SHARED: &[&str] = &["time", "set", "get", "mget", "pexpire", "unlink"];
+const SHARED_COMMANDS: &[&str] = &["time", "set", "get", "mget", "pexpire", "unlink"];
 /// Commands that locks use outside of scripts.
-const LOCK_LINK: &[&str] = &["subscribe", "unsubscribe", "wait"];
+const LOCK_LINK_COMMANDS: &[&str] = &["subscribe", "unsubscribe", "wait"];
 /// Commands that the link itself uses.
-const LINK: &[&str] = &["ping", "eval", "evalsha", "info"];
+const LINK_COMMANDS: &[&str] = &["ping", "eval", "evalsha", "info"];
 
 const SCRIPT: &str = include_str!("permissions.lua");
 
-pub(super) async fn look(
+pub(super) async fn check(
     connection: &Connection,
     config: &Config,
 ) -> Result<Vec<Warning>, ConnectionClosed> {
@@ -68,38 +68,38 @@ pub(super) async fn look(
     let evalsha = command(&[b"EVALSHA", nothing.as_bytes(), b"0"]);
     found.note("evalsha", &connection.request(evalsha).await?);
 
-    let tag = random::bits();
-    let [first, second] = own_keys(tag);
-    found.note_all(&connection.request(eval(&[&first, &second], USED)).await?);
+    let id = random::bits();
+    let [first, second] = own_keys(id);
+    found.note_all(&connection.request(eval(&[&first, &second], LIMIT_COMMANDS)).await?);
     let mut warnings = found.warnings(config);
     if let Some(names) = &config.locks {
-        warnings.extend(look_for_locks(connection, config, names).await?);
+        warnings.extend(check_locks(connection, config, names).await?);
     }
     Ok(warnings)
 }
 
-async fn look_for_locks(
+async fn check_locks(
     connection: &Connection,
     config: &Config,
     names: &str,
 ) -> Result<Option<Warning>, ConnectionClosed> {
     let mut found = PermissionProbe::default();
-    let tag = random::bits();
-    let [first, second] = own_keys(tag);
-    let channel = format!("{CHANNEL}:{{tg-check-{tag:x}}}");
-    found.note_all(&connection.request(eval(&[&first, &second, &channel], USED_BY_LOCKS)).await?);
+    let id = random::bits();
+    let [first, second] = own_keys(id);
+    let channel = format!("{CHANNEL}:{{tg-check-{id:x}}}");
+    found.note_all(&connection.request(eval(&[&first, &second, &channel], LOCK_COMMANDS)).await?);
     // A name that was given whole may be a lock that is held: it is only looked at.
-    let lock = names.replace('*', &format!("tg-check-{tag:x}"));
+    let lock = names.replace('*', &format!("tg-check-{id:x}"));
     let touch = if lock == names { "pttl $1" } else { "unlink $1" };
-    let record = format!("{RELEASE_RECORD}:{{tg-check-{tag:x}}}:0");
+    let record = format!("{RELEASE_RECORD}:{{tg-check-{id:x}}}:0");
     found.note_all(&connection.request(eval(&[&lock, &record], &[touch, "unlink $2"])).await?);
     found.note("wait", &connection.request(command(&[b"WAIT", b"0", b"1"])).await?);
     Ok(found.lock_warning(config))
 }
 
 /// Returns two keys that nobody else has.
-fn own_keys(tag: u64) -> [String; 2] {
-    [1, 2].map(|number| format!("tg:{{check}}:{tag:x}:{number}"))
+fn own_keys(id: u64) -> [String; 2] {
+    [1, 2].map(|number| format!("tg:{{check}}:{id:x}:{number}"))
 }
 
 fn eval(keys: &[&str], lines: &[&str]) -> Vec<u8> {
@@ -185,7 +185,7 @@ impl PermissionProbe {
 
 /// Returns the ACL line of a user who may do this and nothing else.
 fn acl(config: &Config) -> String {
-    acl_line(config, "~tg:*", "", LINK.iter().chain(USED))
+    acl_line(config, "~tg:*", "", LINK_COMMANDS.iter().chain(LIMIT_COMMANDS))
 }
 
 /// Returns the ACL line of a user who may use locks and nothing else. Scripts name the channel among
@@ -193,8 +193,9 @@ fn acl(config: &Config) -> String {
 fn lock_acl(config: &Config) -> String {
     let names = config.locks.as_deref().unwrap_or("*");
     let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{RELEASE_RECORD}:* ~{CHANNEL}:*");
-    let only = USED_BY_LOCKS.iter().filter(|line| !line.starts_with("pexpire"));
-    let commands = LINK.iter().chain(SHARED).chain(only).chain(LOCK_LINK);
+    let only = LOCK_COMMANDS.iter().filter(|line| !line.starts_with("pexpire"));
+    let commands =
+        LINK_COMMANDS.iter().chain(SHARED_COMMANDS).chain(only).chain(LOCK_LINK_COMMANDS);
     acl_line(config, &keys, &format!(" &{CHANNEL}:*"), commands)
 }
 
@@ -248,7 +249,7 @@ mod tests {
         let mut used = called(crate::script::SCRIPT);
         used.sort();
         used.dedup();
-        let mut tried = first_words(USED);
+        let mut tried = first_words(LIMIT_COMMANDS);
         tried.sort_unstable();
 
         assert_eq!(used, tried);
@@ -262,13 +263,16 @@ mod tests {
         used.extend(["publish", "unlink"].map(str::to_owned));
         used.sort();
         used.dedup();
-        let mut tried = [first_words(USED_BY_LOCKS), SHARED.to_vec()].concat();
+        let mut tried = [first_words(LOCK_COMMANDS), SHARED_COMMANDS.to_vec()].concat();
         tried.sort_unstable();
         tried.dedup();
 
         assert_eq!(used, tried);
-        let limits = first_words(USED);
-        assert!(SHARED.iter().all(|name| limits.contains(name)), "these were tried before");
+        let limits = first_words(LIMIT_COMMANDS);
+        assert!(
+            SHARED_COMMANDS.iter().all(|name| limits.contains(name)),
+            "these were tried before"
+        );
     }
 
     /// The line that the documents show.

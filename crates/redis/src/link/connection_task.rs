@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> ConnectionTask<S> {
         Ok(())
     }
 
-    fn go_on(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
+    fn write_and_read(&mut self, context: &mut Context<'_>) -> Result<(), TaskOver> {
         self.queue.register_waker(context);
         loop {
             self.write(context)?;
@@ -185,7 +185,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Future for ConnectionTask<S> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.go_on(context) {
+        match self.write_and_read(context) {
             Ok(()) => Poll::Pending,
             Err(TaskOver) => Poll::Ready(()),
         }

@@ -166,7 +166,7 @@ impl SubscriberConnection {
     /// # Errors
     ///
     /// When the connection ended.
-    pub(crate) async fn beat(&self) -> Result<(), ConnectionClosed> {
+    pub(crate) async fn ping(&self) -> Result<(), ConnectionClosed> {
         self.connection.request(resp::command(&[b"PING"])).await.map(drop)
     }
 

@@ -28,7 +28,7 @@ const PROVEN: Duration = Duration::from_secs(1);
 const STALLED: Duration = Duration::from_secs(1);
 /// The interval of probes on an idle connection, so that a firewall that forgot it is noticed before
 /// the next caller.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Reports the first attempt to the waiting `connect`.
 pub(super) type FirstAttempt = oneshot::Sender<Result<(), ConnectError>>;
@@ -112,7 +112,7 @@ async fn look_after(shared: &LinkState, slot: &ConnectionSlot, connection: &Conn
         } else {
             let patience = tokio::select! {
                 () = slot.suspected() => deadline.max(shared.config.breaker.span).min(stalled),
-                () = sleep(HEARTBEAT) => stalled,
+                () = sleep(PING_INTERVAL) => stalled,
             };
             if breaker.is_open() {
                 continue;

@@ -23,9 +23,9 @@ use super::*;
 use crate::config::BreakerSettings;
 
 /// For tests in which nothing may time out.
-const AGES: Duration = Duration::from_secs(60);
+const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// For tests in which something must.
-const SHORT: Duration = Duration::from_millis(30);
+const SHORT_DEADLINE: Duration = Duration::from_millis(30);
 const KEY: &str = "tg:{test}:count";
 
 /// Counts how often it was executed, and honours the time and the id it is given.
@@ -46,21 +46,21 @@ const COUNT: &str = "
     return {now, tostring(count), false}
 ";
 
-fn patient(url: &str) -> Config {
-    Config::new(url).unwrap().deadline(AGES).connect_timeout(AGES)
+fn without_timeout(url: &str) -> Config {
+    Config::new(url).unwrap().deadline(LONG_DEADLINE).connect_timeout(LONG_DEADLINE)
 }
 
 /// Times out soon, opens its breaker at the first failure, and closes it soon.
-fn hasty(url: &str) -> Config {
+fn breaker_opens_early(url: &str) -> Config {
     let breaker = BreakerSettings::default().failures(1).span(Duration::ZERO);
     let breaker = breaker.probe(Duration::from_millis(1), Duration::from_millis(5));
-    Config::new(url).unwrap().deadline(SHORT).breaker(breaker)
+    Config::new(url).unwrap().deadline(SHORT_DEADLINE).breaker(breaker)
 }
 
 /// Times out soon and goes on asking.
-fn stubborn(url: &str) -> Config {
+fn breaker_stays_closed(url: &str) -> Config {
     let breaker = BreakerSettings::default().failures(u32::MAX).span(Duration::MAX);
-    hasty(url).breaker(breaker)
+    breaker_opens_early(url).breaker(breaker)
 }
 
 async fn link(config: Config) -> Link {

@@ -26,7 +26,7 @@ use tollgate_core::lock_mutex;
 /// Channels subscribed with one command.
 const AT_ONCE: usize = 128;
 /// The interval of probes, and how long one may take.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 const STALLED: Duration = Duration::from_secs(1);
 /// The pause before the next attempt to connect, cut by up to half at random; it doubles while attempts
 /// fail. Meanwhile waiters poll.
@@ -51,7 +51,7 @@ struct Subscriptions {
 
 #[derive(Debug)]
 struct Channel {
-    listeners: Vec<Listener>,
+    listeners: Vec<ReleaseListener>,
     next: u64,
     /// The channel is subscribed.
     live: watch::Sender<bool>,
@@ -59,15 +59,15 @@ struct Channel {
 
 /// A listener for one lock. Two names may share a channel, as Redisson names them.
 #[derive(Clone)]
-struct Listener {
+struct ReleaseListener {
     number: u64,
     name: LockName,
     notifier: Arc<dyn ReleaseNotifier>,
 }
 
-impl fmt::Debug for Listener {
+impl fmt::Debug for ReleaseListener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("ReleaseListener").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
@@ -97,7 +97,7 @@ impl Subscriptions {
     fn notify(&self, channel: &[u8]) {
         let listeners =
             lock_mutex(&self.channels).get(channel).map(|channel| channel.listeners.clone());
-        for Listener { name, notifier, .. } in listeners.into_iter().flatten() {
+        for ReleaseListener { name, notifier, .. } in listeners.into_iter().flatten() {
             notifier.notify(&name);
         }
     }
@@ -146,7 +146,7 @@ impl RedisStore {
             });
             let number = place.next;
             place.next = number.wrapping_add(1);
-            place.listeners.push(Listener { number, name: name.clone(), notifier });
+            place.listeners.push(ReleaseListener { number, name: name.clone(), notifier });
             let subscriptions = Arc::downgrade(&subscriptions);
             (
                 ReleaseSubscription { subscriptions, channel: channel.clone(), number },
@@ -244,7 +244,7 @@ impl Session {
                 count = changes.recv_many(&mut changed, AT_ONCE) => {
                     if count == 0 { Err(SessionOver) } else { self.look_at(std::mem::take(&mut changed)).await }
                 }
-                () = sleep(HEARTBEAT) => in_time(self.subscriber.beat()).await,
+                () = sleep(PING_INTERVAL) => in_time(self.subscriber.ping()).await,
             };
             if done.is_err() {
                 return true;

@@ -19,12 +19,12 @@ pub(super) fn malformed() -> StoreError {
     Cause::MalformedReply.timeout()
 }
 
-fn text(reply: &Reply, place: usize) -> Option<&str> {
-    std::str::from_utf8(reply.values.get(place)?.as_deref()?).ok()
+fn text(reply: &Reply, index: usize) -> Option<&str> {
+    std::str::from_utf8(reply.values.get(index)?.as_deref()?).ok()
 }
 
-fn number<N: FromStr>(reply: &Reply, place: usize) -> Option<N> {
-    text(reply, place)?.parse().ok()
+fn number<N: FromStr>(reply: &Reply, index: usize) -> Option<N> {
+    text(reply, index)?.parse().ok()
 }
 
 /// Reads milliseconds left, of which a negative number means for ever.
@@ -95,8 +95,8 @@ pub(super) fn holder(reply: &Reply, name: &LockName) -> Result<Option<LockHolder
 
 fn held(reply: &Reply, name: &LockName, kind: LockKind) -> Option<LockHolder> {
     let since: Option<u64> = number(reply, 6);
-    let lossy = |place: usize| {
-        let bytes = reply.values.get(place)?.as_deref()?;
+    let lossy = |index: usize| {
+        let bytes = reply.values.get(index)?.as_deref()?;
         Some(String::from_utf8_lossy(bytes).into_owned())
     };
     Some(LockHolder {

@@ -15,23 +15,23 @@ use tollgate_redis::core::{Answer, Charge, Holder, Key, Limit, Op, Request, Stor
 use tollgate_redis::{BreakerSettings, Config, RedisStore};
 
 /// For tests in which nothing may time out.
-pub(crate) const AGES: Duration = Duration::from_secs(60);
+pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// For tests in which something must.
-pub(crate) const SHORT: Duration = Duration::from_millis(30);
+pub(crate) const SHORT_DEADLINE: Duration = Duration::from_millis(30);
 /// A lease and a period longer than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 /// A moment to start a clock at, in microseconds.
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
-pub(crate) fn patient(url: &str) -> Config {
-    Config::new(url).unwrap().deadline(AGES).connect_timeout(AGES)
+pub(crate) fn without_timeout(url: &str) -> Config {
+    Config::new(url).unwrap().deadline(LONG_DEADLINE).connect_timeout(LONG_DEADLINE)
 }
 
 /// Times out soon, and never stops asking.
-pub(crate) fn stubborn(url: &str) -> Config {
+pub(crate) fn breaker_stays_closed(url: &str) -> Config {
     let breaker = BreakerSettings::default().failures(u32::MAX).span(Duration::MAX);
     let breaker = breaker.probe(Duration::from_millis(1), Duration::from_millis(5));
-    Config::new(url).unwrap().deadline(SHORT).breaker(breaker)
+    Config::new(url).unwrap().deadline(SHORT_DEADLINE).breaker(breaker)
 }
 
 pub(crate) async fn connect(config: Config) -> RedisStore {

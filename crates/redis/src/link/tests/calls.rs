@@ -15,12 +15,12 @@ async fn keys_and_arguments_arrive_as_they_are() {
         return {now, KEYS[1], ARGV[2], ARGV[3], false, ARGV[4]}
     ";
     let server = RedisServer::start().unwrap();
-    let link = Link::connect(&patient(&server.url()), ECHO).await.unwrap();
+    let link = Link::connect(&without_timeout(&server.url()), ECHO).await.unwrap();
     let bytes: Vec<u8> = (0..=255).collect();
     let keys = std::iter::once(bytes.as_slice()).collect();
     let call = Call { keys, args: vec![vec![], bytes.clone()], ..Call::default() };
 
-    let reply = link.run(call, clock::now() + AGES).await.unwrap();
+    let reply = link.run(call, clock::now() + LONG_DEADLINE).await.unwrap();
 
     let values = vec![Some(bytes.clone()), Some(vec![]), Some(vec![]), None, Some(bytes)];
     assert_eq!(reply.values, values);
@@ -29,7 +29,7 @@ async fn keys_and_arguments_arrive_as_they_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_that_is_flushed_again_and_again_runs_every_time() {
-    let (server, link) = linked(patient).await;
+    let (server, link) = linked(without_timeout).await;
 
     for expected in 1..=200 {
         if expected % 2 == 0 {
@@ -43,7 +43,7 @@ async fn a_script_that_is_flushed_again_and_again_runs_every_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_too_many_in_flight_is_refused_at_once() {
-    let (server, link) = linked(|url| patient(url).max_in_flight(2)).await;
+    let (server, link) = linked(|url| without_timeout(url).max_in_flight(2)).await;
     let link = Arc::new(link);
     server.stop().unwrap();
     let waiting: Vec<_> = (0..2)
@@ -67,7 +67,7 @@ async fn one_too_many_in_flight_is_refused_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadline_in_the_past_sends_nothing() {
-    let (_server, link) = linked(patient).await;
+    let (_server, link) = linked(without_timeout).await;
 
     let error = link.run(call(), clock::now()).await.unwrap_err();
 
@@ -80,7 +80,7 @@ async fn a_call_that_arrives_late_is_dropped() {
     let clock = ServerClock::new().unwrap();
     clock.set(EPOCH).unwrap();
     let server = RedisServer::builder().clock(&clock).start().unwrap();
-    let link = link(stubborn(&server.url())).await;
+    let link = link(breaker_stays_closed(&server.url())).await;
     assert_eq!(recovered(&link).await, 1);
 
     server.stop().unwrap();
@@ -98,7 +98,7 @@ async fn a_server_whose_clock_is_set_is_followed() {
     let clock = ServerClock::new().unwrap();
     clock.set(EPOCH).unwrap();
     let server = RedisServer::builder().clock(&clock).start().unwrap();
-    let config = patient(&server.url()).deadline(Duration::from_secs(20));
+    let config = without_timeout(&server.url()).deadline(Duration::from_secs(20));
     let link = link(config).await;
     assert_eq!(count(&link).await, 1);
 
@@ -117,7 +117,7 @@ async fn a_server_whose_clock_is_set_is_followed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_that_redis_answers_with_charge_nothing() {
-    let (server, link) = linked(|url| hasty(url).deadline(AGES)).await;
+    let (server, link) = linked(|url| breaker_opens_early(url).deadline(LONG_DEADLINE)).await;
     let set = |name: &str, value: &str| {
         server.command(&[b"CONFIG", b"SET", name.as_bytes(), value.as_bytes()]).unwrap();
     };
@@ -135,7 +135,7 @@ async fn errors_that_redis_answers_with_charge_nothing() {
     assert_eq!((error.kind(), code(&error)), unavailable("READONLY"));
 
     let told = Call { args: vec![b"fail".into()], ..call() };
-    let error = link.run(told, clock::now() + AGES).await.unwrap_err();
+    let error = link.run(told, clock::now() + LONG_DEADLINE).await.unwrap_err();
     // Ours fails before it writes; that another did so cannot be known here.
     assert_eq!(error.kind(), StoreErrorKind::Timeout);
     assert_eq!(count(&link).await, 2, "no failed call has counted");
@@ -152,7 +152,7 @@ async fn errors_that_redis_answers_with_charge_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_is_left_alone_until_it_is_done() {
     let server = RedisServer::builder().config("lua-time-limit 1").start().unwrap();
-    let link = link(hasty(&server.url()).deadline(AGES)).await;
+    let link = link(breaker_opens_early(&server.url()).deadline(LONG_DEADLINE)).await;
     let mut other = Client::tcp(server.address()).unwrap();
     let endless = std::thread::spawn(move || other.command(&[b"EVAL", b"while true do end", b"0"]));
     let busy = |reply: Raw| matches!(reply, Raw::Error(text) if text.starts_with("BUSY"));
@@ -171,7 +171,7 @@ async fn a_busy_server_is_left_alone_until_it_is_done() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_opens_the_breaker_until_it_answers_a_ping() {
-    let (server, link) = linked(hasty).await;
+    let (server, link) = linked(breaker_opens_early).await;
     assert_eq!(recovered(&link).await, 1);
     server.stop().unwrap();
 
@@ -189,8 +189,8 @@ async fn a_server_that_hangs_opens_the_breaker_until_it_answers_a_ping() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_caller_who_waits_in_vain_is_enough_to_look() {
     let server = RedisServer::start().unwrap();
-    let breaker = BreakerSettings::default().failures(u32::MAX).span(SHORT);
-    let link = link(hasty(&server.url()).breaker(breaker)).await;
+    let breaker = BreakerSettings::default().failures(u32::MAX).span(SHORT_DEADLINE);
+    let link = link(breaker_opens_early(&server.url()).breaker(breaker)).await;
     recovered(&link).await;
     server.stop().unwrap();
 
@@ -204,10 +204,10 @@ async fn one_caller_who_waits_in_vain_is_enough_to_look() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_answers_pings_too_slowly_is_not_asked() {
-    let (_server, proxy, link) = proxied(hasty).await;
+    let (_server, proxy, link) = proxied(breaker_opens_early).await;
     recovered(&link).await;
 
-    proxy.set(Direction::ToClient, Fault::Latency(4 * SHORT));
+    proxy.set(Direction::ToClient, Fault::Latency(4 * SHORT_DEADLINE));
     let _ = run(&link).await.unwrap_err();
     until("an open breaker", || link.health().breaker_open).await;
     let before = proxy.traffic(Direction::ToClient).delivered;
@@ -223,7 +223,7 @@ async fn a_server_that_answers_pings_too_slowly_is_not_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_stays_silent_is_replaced() {
-    let (_server, proxy, link) = proxied(hasty).await;
+    let (_server, proxy, link) = proxied(breaker_opens_early).await;
     recovered(&link).await;
 
     proxy.set(Direction::ToClient, Fault::BlackHole);
@@ -245,7 +245,7 @@ async fn a_connection_that_stays_silent_is_replaced() {
 
 /// The reply is lost after the execution, and then the connection.
 async fn lose_the_reply(retry: RetryPolicy) -> (RedisServer, Arc<Link>, Result<Reply, StoreError>) {
-    let (server, proxy, link) = proxied(|url| patient(url).retry(retry)).await;
+    let (server, proxy, link) = proxied(|url| without_timeout(url).retry(retry)).await;
     let link = Arc::new(link);
     assert_eq!(count(&link).await, 1);
 

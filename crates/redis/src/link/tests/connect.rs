@@ -21,8 +21,8 @@ fn missing(link: &Link) -> Option<(&[String], bool)> {
 async fn over_tcp_and_a_unix_socket() {
     let server = RedisServer::start().unwrap();
 
-    let tcp = link(patient(&server.url())).await;
-    let unix = link(patient(&server.unix_url())).await;
+    let tcp = link(without_timeout(&server.url())).await;
+    let unix = link(without_timeout(&server.unix_url())).await;
 
     assert_eq!((count(&tcp).await, count(&unix).await), (1, 2));
     assert_eq!(missing(&tcp), None);
@@ -35,11 +35,11 @@ async fn over_tcp_and_a_unix_socket() {
 async fn into_another_database() {
     let server = RedisServer::start().unwrap();
 
-    let link = link(patient(&format!("{}/3", server.url()))).await;
+    let link = link(without_timeout(&format!("{}/3", server.url()))).await;
 
     assert_eq!(count(&link).await, 1);
     assert_eq!(stored(&server), 0, "the harness looks at database 0");
-    let error = refused(patient(&server.url()).db(9_999)).await;
+    let error = refused(without_timeout(&server.url()).db(9_999)).await;
     assert_eq!(error.kind(), ConnectErrorKind::Settings);
     assert!(error.to_string().ends_with("has no database 9999"), "{error}");
 }
@@ -50,16 +50,16 @@ async fn over_tls_to_a_server_that_is_trusted() {
     let server = RedisServer::builder().tls().start().unwrap();
     let tls = server.tls().unwrap();
 
-    let link = link(patient(&tls.url()).tls_ca_file(tls.ca_file())).await;
+    let link = link(without_timeout(&tls.url()).tls_ca_file(tls.ca_file())).await;
     assert_eq!(count(&link).await, 1);
 
     let stranger = RedisServer::builder().tls().start().unwrap();
     let stranger = stranger.tls().unwrap();
-    let error = refused(patient(&stranger.url()).tls_ca_file(tls.ca_file())).await;
+    let error = refused(without_timeout(&stranger.url()).tls_ca_file(tls.ca_file())).await;
     assert_eq!(error.kind(), ConnectErrorKind::Settings);
     assert!(error.to_string().ends_with("is not trusted"), "{error}");
 
-    let error = refused(patient(&tls.url()).tls_ca_file("/nonexistent")).await;
+    let error = refused(without_timeout(&tls.url()).tls_ca_file("/nonexistent")).await;
     assert_eq!(error.kind(), ConnectErrorKind::Settings);
     assert_eq!(error.to_string(), "/nonexistent cannot be used for TLS");
 }
@@ -67,7 +67,7 @@ async fn over_tls_to_a_server_that_is_trusted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_recommended_user_needs_nothing_more() {
     let server = RedisServer::start().unwrap();
-    let config = patient(&server.url()).user("alice").password("hush");
+    let config = without_timeout(&server.url()).user("alice").password("hush");
     // A user without permissions gets the list of those to ask for.
     server.command(&[b"ACL", b"SETUSER", b"alice", b"on", b">hush", b"+ping"]).unwrap();
     let powerless = link(config.clone()).await;
@@ -94,7 +94,7 @@ async fn missing_rights_are_named() {
     let start = |rights: &str| {
         let user = format!("user alice on >hush {rights}");
         let server = RedisServer::builder().config(user).start().unwrap();
-        let config = patient(&server.url()).user("alice").password("hush");
+        let config = without_timeout(&server.url()).user("alice").password("hush");
         (server, config)
     };
 
@@ -119,7 +119,7 @@ async fn missing_rights_are_named() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_a_clear_error() {
     let server = RedisServer::builder().config("requirepass right").start().unwrap();
-    let config = patient(&server.url());
+    let config = without_timeout(&server.url());
 
     let error = refused(config.clone().password("hush")).await;
     assert_eq!(error.kind(), ConnectErrorKind::Authentication);
@@ -133,7 +133,7 @@ async fn a_wrong_password_is_a_clear_error() {
     assert_eq!(error.to_string(), expected);
 
     let open = RedisServer::start().unwrap();
-    let error = refused(patient(&open.url()).password("hush")).await;
+    let error = refused(without_timeout(&open.url()).password("hush")).await;
     assert_eq!(error.kind(), ConnectErrorKind::Authentication);
 
     let right = link(config.password("right")).await;
@@ -145,7 +145,7 @@ async fn a_server_that_is_missing_is_waited_for() {
     let server = RedisServer::start().unwrap();
     server.kill().unwrap();
 
-    let link = link(patient(&server.url())).await;
+    let link = link(without_timeout(&server.url())).await;
     let error = run(&link).await.unwrap_err();
     assert_failed(&error, StoreErrorKind::Unavailable, &Cause::NotConnected);
     assert_eq!(link.warnings(), []);
@@ -164,7 +164,7 @@ async fn a_server_that_evicts_is_warned_of() {
         .start()
         .unwrap();
 
-    let link = link(patient(&server.url())).await;
+    let link = link(without_timeout(&server.url())).await;
 
     let expected = Warning::Evicts { policy: "allkeys-lru".to_owned(), maxmemory: 100 << 20 };
     assert!(link.warnings().contains(&expected), "{:?}", link.warnings());
@@ -172,7 +172,7 @@ async fn a_server_that_evicts_is_warned_of() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_connections_take_turns() {
-    let (_server, proxy, link) = proxied(|url| patient(url).connections(3)).await;
+    let (_server, proxy, link) = proxied(|url| without_timeout(url).connections(3)).await;
     until("three connections", || link.health().connected == 3).await;
 
     let turns: Vec<_> = (0..6).map(|_| link.shared.pick().unwrap().1).collect();
@@ -190,7 +190,7 @@ async fn dropping_the_link_closes_its_connections() {
         other => panic!("{other:?}"),
     };
     let before = clients();
-    let link = link(patient(&server.url()).connections(2)).await;
+    let link = link(without_timeout(&server.url()).connections(2)).await;
     until("two connections", || clients() == before + 2).await;
 
     drop(link);

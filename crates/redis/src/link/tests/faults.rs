@@ -20,7 +20,7 @@ async fn under(
     let (mut answered, mut causes) = (0, Vec::new());
     for _ in 0..CALLS {
         // A hang would end here, not in the patience of the test's runner.
-        match tokio::time::timeout(AGES, run(&link)).await.expect("a call hangs") {
+        match tokio::time::timeout(LONG_DEADLINE, run(&link)).await.expect("a call hangs") {
             Ok(_) => answered += 1,
             Err(error) => causes.push(cause(&error)),
         }
@@ -36,7 +36,11 @@ async fn under(
 async fn slow_and_sliced_bytes_are_only_slow() {
     for direction in [Direction::ToServer, Direction::ToClient] {
         for fault in [Fault::Slice(1), Fault::Slice(7), Fault::Latency(Duration::from_millis(2))] {
-            assert_eq!(under(patient, direction, fault).await, (CALLS, vec![]), "{fault:?}");
+            assert_eq!(
+                under(without_timeout, direction, fault).await,
+                (CALLS, vec![]),
+                "{fault:?}"
+            );
         }
     }
 }
@@ -45,7 +49,7 @@ async fn slow_and_sliced_bytes_are_only_slow() {
 async fn connections_that_end_fail_their_calls_once() {
     for direction in [Direction::ToServer, Direction::ToClient] {
         for fault in [Fault::Reset, Fault::CutAfter(0), Fault::CutAfter(1), Fault::CutAfter(9)] {
-            let (answered, causes) = under(patient, direction, fault).await;
+            let (answered, causes) = under(without_timeout, direction, fault).await;
             assert_eq!(answered, 0, "{fault:?} {direction:?}");
             let known = |cause: &Cause| matches!(cause, Cause::Lost | Cause::NotConnected);
             assert!(causes.iter().all(known), "{fault:?} {direction:?}: {causes:?}");
@@ -59,11 +63,11 @@ async fn half_a_reply_is_none() {
     // A reply is some fifty bytes, so each of these cuts one of them somewhere else.
     let server = RedisServer::start().unwrap();
     // Loads the script: an answer that it is not known would be cut before anything is counted.
-    count(&link(patient(&server.url())).await).await;
+    count(&link(without_timeout(&server.url())).await).await;
     let proxy = FaultProxy::start(server.address()).unwrap();
     for bytes in 20..120 {
         proxy.set(Direction::ToClient, Fault::Pass);
-        let link = link(patient(&proxy.url())).await;
+        let link = link(without_timeout(&proxy.url())).await;
         proxy.set(Direction::ToClient, Fault::CutAfter(bytes));
         let before = stored(&server);
 
@@ -87,19 +91,19 @@ async fn half_a_reply_is_none() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn garbage_ends_the_connection_and_nothing_else() {
-    let (answered, causes) = under(patient, Direction::ToClient, Fault::Corrupt).await;
+    let (answered, causes) = under(without_timeout, Direction::ToClient, Fault::Corrupt).await;
     assert_eq!(answered, 0);
     assert_eq!(causes[0], Cause::Lost);
 
     // Redis says what it thinks of garbage, and hangs up.
-    let (answered, causes) = under(stubborn, Direction::ToServer, Fault::Corrupt).await;
+    let (answered, causes) = under(breaker_stays_closed, Direction::ToServer, Fault::Corrupt).await;
     assert_eq!(answered, 0, "{causes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bytes_that_vanish_are_timeouts() {
     for direction in [Direction::ToServer, Direction::ToClient] {
-        let (answered, causes) = under(stubborn, direction, Fault::BlackHole).await;
+        let (answered, causes) = under(breaker_stays_closed, direction, Fault::BlackHole).await;
         assert_eq!(answered, 0);
         assert_eq!(causes[0], Cause::NoReply);
     }
@@ -107,7 +111,7 @@ async fn bytes_that_vanish_are_timeouts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_killed_and_comes_back_empty_is_used_again() {
-    let (server, link) = linked(patient).await;
+    let (server, link) = linked(without_timeout).await;
     assert_eq!(count(&link).await, 1);
 
     for _ in 0..3 {

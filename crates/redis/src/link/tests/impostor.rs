@@ -80,7 +80,7 @@ fn converse(mut stream: TcpStream, answer: impl Fn(&[u8]) -> &'static [u8]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn odd_answers_are_one_error_and_end_the_connection() {
     for answer in ODD {
-        let link = link(patient(&format!("redis://{}", impostor(answer)))).await;
+        let link = link(without_timeout(&format!("redis://{}", impostor(answer)))).await;
 
         let error = run(&link).await.unwrap_err();
 
@@ -95,7 +95,7 @@ async fn odd_answers_are_one_error_and_end_the_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_nobody_asked_for_ends_the_connection() {
     const TWO: &[u8] = b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$1\r\n1\r\n$1\r\n2\r\n";
-    let link = link(patient(&format!("redis://{}", impostor(TWO)))).await;
+    let link = link(without_timeout(&format!("redis://{}", impostor(TWO)))).await;
 
     assert_eq!(count(&link).await, 1);
 
@@ -106,7 +106,7 @@ async fn an_answer_that_nobody_asked_for_ends_the_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_that_never_ends_is_a_timeout() {
     for answer in UNFINISHED {
-        let link = link(stubborn(&format!("redis://{}", impostor(answer)))).await;
+        let link = link(breaker_stays_closed(&format!("redis://{}", impostor(answer)))).await;
         until("it is connected", || link.health().connected == 1).await;
 
         let error = run(&link).await.unwrap_err();
@@ -126,7 +126,8 @@ async fn a_server_that_greets_oddly_is_waited_for() {
         b"",
     ]) {
         let address = serve(move |_| greeting);
-        let config = stubborn(&format!("redis://{address}")).connect_timeout(SHORT);
+        let config =
+            breaker_stays_closed(&format!("redis://{address}")).connect_timeout(SHORT_DEADLINE);
         let shown = greeting.escape_ascii().to_string();
 
         let link = Link::connect(&config, COUNT).await.expect(&shown);
@@ -148,7 +149,7 @@ async fn a_server_that_is_too_old_is_refused() {
         }
     });
 
-    let config = patient(&format!("redis://{address}"));
+    let config = without_timeout(&format!("redis://{address}"));
     let error = Link::connect(&config, COUNT).await.map(|_| ()).unwrap_err();
 
     assert_eq!(error.kind(), ConnectErrorKind::Unsupported);

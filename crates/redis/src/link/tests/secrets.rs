@@ -51,7 +51,7 @@ async fn a_password_is_neither_logged_nor_shown() {
     let server = RedisServer::builder().config(format!("requirepass {PASSWORD}")).start().unwrap();
     let url = server.url().replace("://", &format!("://:{PASSWORD}@"));
 
-    let link = link(patient(&url)).await;
+    let link = link(without_timeout(&url)).await;
     assert_eq!(count(&link).await, 1);
     server.kill().unwrap();
     until("the connection ended", || link.health().connected == 0).await;
@@ -59,7 +59,7 @@ async fn a_password_is_neither_logged_nor_shown() {
     server.restart().unwrap();
     recovered(&link).await;
     server.command(&[b"CONFIG", b"SET", b"requirepass", b"another"]).unwrap();
-    let refused = Link::connect(&patient(&url), COUNT).await.map(|_| ()).unwrap_err();
+    let refused = Link::connect(&without_timeout(&url), COUNT).await.map(|_| ()).unwrap_err();
 
     let mut shown = log.0.lock().unwrap().clone();
     assert!(shown.contains("connected to redis") && shown.contains("redis cannot be used"));
