@@ -34,7 +34,7 @@ impl Parse for LimitArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut arguments = Self::default();
         let wrong = "a limit is a text: write `\"5 per 1m\"`";
-        each(input, wrong, |text| match text {
+        parse_arguments(input, wrong, |text| match text {
             Some(text) => {
                 arguments.texts.push(text);
                 Ok(())
@@ -47,7 +47,7 @@ impl Parse for LimitArguments {
 }
 
 /// Parses arguments between commas: texts, for which the callback gets `None`, and named arguments.
-pub(crate) fn each(
+pub(crate) fn parse_arguments(
     input: ParseStream<'_>,
     wrong_literal: &str,
     mut argument: impl FnMut(Option<LitStr>) -> syn::Result<()>,
@@ -72,15 +72,15 @@ impl LimitArguments {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();
         match text.as_str() {
-            "by" => once(&mut self.by, &name, key_parts::read(input.parse()?)?),
-            "rule" => once(&mut self.rule, &name, called(&text, input)?),
-            "domain" => once(&mut self.domain, &name, called(&text, input)?),
-            "message" => once(&mut self.message, &name, literal(&text, input)?),
-            "name" => once(&mut self.name, &name, called(&text, input)?),
-            "algorithm" => once(&mut self.algorithm, &name, algorithm(input)?),
-            "cost" => once(&mut self.cost, &name, input.parse()?),
-            "limiter" => once(&mut self.limiter, &name, input.parse()?),
-            _ => once(&mut self.error, &name, input.parse()?),
+            "by" => set_once(&mut self.by, &name, key_parts::read(input.parse()?)?),
+            "rule" => set_once(&mut self.rule, &name, name_text(&text, input)?),
+            "domain" => set_once(&mut self.domain, &name, name_text(&text, input)?),
+            "message" => set_once(&mut self.message, &name, literal(&text, input)?),
+            "name" => set_once(&mut self.name, &name, name_text(&text, input)?),
+            "algorithm" => set_once(&mut self.algorithm, &name, algorithm(input)?),
+            "cost" => set_once(&mut self.cost, &name, input.parse()?),
+            "limiter" => set_once(&mut self.limiter, &name, input.parse()?),
+            _ => set_once(&mut self.error, &name, input.parse()?),
         }
     }
 
@@ -148,7 +148,7 @@ pub(crate) fn name(
     Ok(name)
 }
 
-pub(crate) fn once<T>(place: &mut Option<T>, name: &Ident, value: T) -> syn::Result<()> {
+pub(crate) fn set_once<T>(place: &mut Option<T>, name: &Ident, value: T) -> syn::Result<()> {
     match place.replace(value) {
         None => Ok(()),
         Some(_) => Err(Error::new(name.span(), format!("`{name}` is given twice"))),
@@ -164,7 +164,7 @@ fn literal(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
 }
 
 /// Parses a text that is a name.
-fn called(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
+fn name_text(name: &str, input: ParseStream<'_>) -> syn::Result<LitStr> {
     let text = literal(name, input)?;
     let value = text.value();
     let wrong = if value.is_empty() {

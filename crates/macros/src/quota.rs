@@ -73,7 +73,7 @@ pub(crate) fn algorithm(name: &str) -> Result<Algorithm, String> {
     if name == concurrency {
         return Err("name concurrency in the limit itself: write `\"10 concurrent\"`".to_owned());
     }
-    let known = Algorithm::usual();
+    let known = Algorithm::defaults();
     if let Some(found) = known.iter().find(|algorithm| algorithm.name() == name) {
         return Ok(*found);
     }

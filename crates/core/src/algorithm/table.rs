@@ -191,7 +191,7 @@ algorithms! {
 
 impl Algorithm {
     /// Each algorithm with its default parameters, as its name alone stands for.
-    pub fn usual() -> [Self; 8] {
+    pub fn defaults() -> [Self; 8] {
         [
             FixedWindow::default().into(),
             SlidingLog.into(),
@@ -218,7 +218,7 @@ mod tests {
     /// Redis keys and states hold these numbers: another value would lose every counter.
     #[test]
     fn stored_codes_never_change() {
-        let codes = Algorithm::usual().map(|algorithm| (algorithm.name(), algorithm.code()));
+        let codes = Algorithm::defaults().map(|algorithm| (algorithm.name(), algorithm.code()));
 
         assert_eq!(
             codes,

@@ -10,7 +10,7 @@ use tollgate_core::Quota;
 use tollgate_core::lock::Lease;
 
 use super::template::{self, NamePart};
-use crate::arguments::{each, name, once};
+use crate::arguments::{name, parse_arguments, set_once};
 
 /// The arguments of the attribute.
 #[derive(Default)]
@@ -56,7 +56,7 @@ impl Parse for LockArguments {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let mut arguments = Self::default();
         let wrong = "the name of a lock is a text: write `\"order:{id}\"`";
-        each(input, wrong, |text| {
+        parse_arguments(input, wrong, |text| {
             let Some(name) = text else { return arguments.named(input) };
             if arguments.name.is_some() {
                 let message = "a lock has one name: put the values into it, or write `by = …`";
@@ -74,14 +74,14 @@ impl LockArguments {
         let name = name(input, &NAMES, example)?;
         let text = name.to_string();
         match text.as_str() {
-            "by" => once(&mut self.by, &name, by(input.parse()?)?),
-            "wait" => once(&mut self.wait, &name, wait(input)?),
-            "lease" => once(&mut self.lease, &name, lease(input)?),
-            "fence" => once(&mut self.fence, &name, binding(&text, input)?),
-            "guard" => once(&mut self.guard, &name, binding(&text, input)?),
-            "owner" => once(&mut self.owner, &name, input.parse()?),
-            "locks" => once(&mut self.locks, &name, input.parse()?),
-            _ => once(&mut self.error, &name, input.parse()?),
+            "by" => set_once(&mut self.by, &name, by(input.parse()?)?),
+            "wait" => set_once(&mut self.wait, &name, wait(input)?),
+            "lease" => set_once(&mut self.lease, &name, lease(input)?),
+            "fence" => set_once(&mut self.fence, &name, binding(&text, input)?),
+            "guard" => set_once(&mut self.guard, &name, binding(&text, input)?),
+            "owner" => set_once(&mut self.owner, &name, input.parse()?),
+            "locks" => set_once(&mut self.locks, &name, input.parse()?),
+            _ => set_once(&mut self.error, &name, input.parse()?),
         }
     }
 }

@@ -188,7 +188,7 @@ fn rule(
 }
 
 fn algorithm(name: &str) -> Result<Algorithm, String> {
-    let found = Algorithm::usual().into_iter().find(|algorithm| algorithm.name() == name);
+    let found = Algorithm::defaults().into_iter().find(|algorithm| algorithm.name() == name);
     found.ok_or_else(|| format!("`{name}` is not an algorithm"))
 }
 
