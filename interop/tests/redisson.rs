@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::Lease;
 use tollgate::redis::{Config, RedisStore};
-use tollgate::{LockState, Locks, Release};
+use tollgate::{LockState, Locks, ReleaseResult};
 use tollgate_harness::{RedisServer, Reply};
 use tollgate_interop::Redisson;
 
@@ -68,7 +68,7 @@ async fn each_keeps_the_other_out_whatever_the_name() {
             assert_eq!(java.tell_of(kind, "a", "try-lock", name, &["0", "-1"]).await, no());
             assert_eq!(java.tell_of(kind, "a", "is-locked", name, &[]).await, yes());
             assert!(not_held(&java.tell_of(kind, "a", "unlock", name, &[]).await), "not its own");
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
 
             assert_eq!(java.tell_of(kind, "a", "try-lock", name, &["0", "-1"]).await, yes());
             assert!(locks.try_lock(name).await.unwrap().is_none(), "{name}");
@@ -99,9 +99,9 @@ async fn each_counts_its_own_entries_and_leaves_with_the_last() {
     let lock = locks.named("order").unwrap().by(&me);
     let (outer, inner) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
     assert_eq!(inner.fence(), outer.fence());
-    assert_eq!(inner.release().await.unwrap(), Release::Released);
+    assert_eq!(inner.release().await.unwrap(), ReleaseResult::Released);
     assert_eq!(java.tell("a", "try-lock", "order", &["0", "-1"]).await, no());
-    assert_eq!(outer.release().await.unwrap(), Release::Released);
+    assert_eq!(outer.release().await.unwrap(), ReleaseResult::Released);
     assert_eq!(java.tell("a", "try-lock", "order", &["0", "-1"]).await, yes());
 }
 
@@ -119,7 +119,7 @@ async fn our_release_wakes_redisson() {
             if way == "dropped" {
                 drop(guard);
             } else {
-                assert_eq!(guard.release().await.unwrap(), Release::Released);
+                assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
             }
 
             assert_eq!(waiting.await, done());
@@ -157,7 +157,7 @@ async fn redissons_unlock_wakes_ours_long_before_a_poll() {
             }
             let (granted, guard) = waiting.await.unwrap();
             took.push(granted.saturating_duration_since(start));
-            assert_eq!(guard.release().await.unwrap(), Release::Released);
+            assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
         }
     }
     rung.sort_unstable();
@@ -189,7 +189,7 @@ async fn a_lock_taken_by_force_by_either_is_free_and_its_holder_is_told() {
     assert_eq!(waiting.await, done(), "whoever waits gets it");
     guard.lost().await;
     assert_eq!(guard.state(), LockState::Lost);
-    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::AlreadyLost);
     assert!(locks.try_lock("order").await.unwrap().is_none(), "our late release freed nothing");
 
     let holder = locks.force_release("order", "the test says so").await.unwrap().unwrap();
@@ -218,7 +218,7 @@ async fn the_watchdog_of_each_keeps_the_other_out() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(guard.state(), LockState::Sure);
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     assert_eq!(java.tell("a", "unlock", "theirs", &[]).await, done());
 }
 
@@ -233,7 +233,7 @@ async fn a_lease_that_nobody_renews_ends_for_both() {
     assert_eq!(java.tell("a", "try-lock", "order", &["20000", "700"]).await, yes());
     let took = start.elapsed();
     assert!(took >= lease && took < SOON, "{took:?}");
-    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::AlreadyLost);
 
     // And one of ours, whom Redisson's lease keeps waiting. Nobody publishes when it ends.
     let start = Instant::now();
@@ -242,7 +242,7 @@ async fn a_lease_that_nobody_renews_ends_for_both() {
     assert!(not_held(&java.tell("a", "unlock", "order", &[]).await));
     assert!(next.fence() > fence);
     assert_eq!(next.state(), LockState::Sure, "Redisson's late unlock freed nothing");
-    assert_eq!(next.release().await.unwrap(), Release::Released);
+    assert_eq!(next.release().await.unwrap(), ReleaseResult::Released);
 }
 
 /// A Redisson that is killed leaves its lock to whoever waits, after its lease.
@@ -256,7 +256,7 @@ async fn a_redisson_that_was_killed_is_outlived() {
     let guard = locks.lock("order").await.unwrap();
 
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
-    assert_eq!(guard.release().await.unwrap(), Release::Released);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
 }
 
 /// The tokens of `RFencedLock` are its own: they rise by one a grant, whatever ours does between.
@@ -271,7 +271,7 @@ async fn a_fenced_lock_keeps_its_own_tokens() {
         let guard = locks.lock("order").await.unwrap();
         assert!(last < Some(guard.fence()), "ours rise as well");
         last = Some(guard.fence());
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     }
 }
 
@@ -305,6 +305,6 @@ async fn storm(locks: Locks<RedisStore>, server: Arc<RedisServer>, sections: u64
         let Reply::Bulk(text) = server.command(&[b"GET", b"counter"]).unwrap() else { panic!() };
         let number: u64 = String::from_utf8(text).unwrap().parse().unwrap();
         server.command(&[b"SET", b"counter", (number + 1).to_string().as_bytes()]).unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     }
 }

@@ -7,7 +7,7 @@ use tollgate_core::{Cost, Key, KeyError, Limit, Need, Op, Store};
 
 use crate::admission::Admission;
 use crate::decision::{
-    ChargePolicy, Intent, Origin, Plan, Reason, RuleSource, Ruling, counts_holders, keys,
+    ChargePolicy, DecidingRules, Intent, Origin, Plan, Reason, Ruling, counts_holders, keys,
 };
 use crate::limiter::Limiter;
 use crate::wait::GateError;
@@ -53,7 +53,7 @@ impl<S: Store + 'static> Limiter<S> {
         if counts_holders(limit) {
             return Err(GateError::CountsHolders);
         }
-        let rules = RuleSource::Rules(self.rules());
+        let rules = DecidingRules::Rules(self.rules());
         let mut plan = Plan::empty(&rules, Intent::CHARGE, Reason::NoRule);
         let policy = ChargePolicy::new(Origin::Key);
         plan.push(Key::new(key)?, limit, Op::Take(cost), Need::Must, policy);

@@ -112,7 +112,7 @@ pub use explain::{ExplainedCounter, ExplainedOutcome, ExplainedRule, Explanation
 pub use limiter::{Limiter, StaleRules};
 pub use locks::{
     Lock, LockError, LockEvent, LockGuard, LockState, Locks, LocksBuilder, Loss, ProtectedOutput,
-    Release, Waiter,
+    ReleaseResult, Waiter,
 };
 #[cfg(feature = "macros")]
 pub use locks::{NotLocked, NotLockedKind};
@@ -224,7 +224,7 @@ pub mod __private {
         enter_now, path, refuse,
     };
     pub use crate::locks::function::{
-        FromNotLocked, HeldLock, LockCall, LockWait, Outcome, enter_lock, not_locked,
+        FromNotLocked, FunctionLock, LockCall, LockWait, Outcome, enter_lock, not_locked,
     };
 }
 

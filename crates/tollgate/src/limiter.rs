@@ -18,7 +18,7 @@ use tollgate_embedded::EmbeddedStore;
 use crate::admission::Admission;
 use crate::builder::Builder;
 use crate::decision::{
-    Background, Intent, OwnedCounter, Plan, Reason, RuleSource, Ruling, Runner, keys,
+    Background, DecidingRules, Intent, OwnedCounter, Plan, Reason, Ruling, Runner, keys,
 };
 use crate::envoy::EnvoyRules;
 use crate::observer::{Event, Observers};
@@ -149,7 +149,7 @@ impl<S: Store + 'static> Limiter<S> {
         if self.store().is_remote() {
             return None;
         }
-        let rules = RuleSource::Rules(self.rules());
+        let rules = DecidingRules::Rules(self.rules());
         let mut judgement = Judgement::UnknownDomain;
         self.judge(ask, &rules, &mut judgement);
         let intent = Intent::Charge { patience };
@@ -339,10 +339,10 @@ impl<S: Store + 'static> Limiter<S> {
     pub(crate) fn judge<'s>(
         &self,
         ask: &Ask<'_>,
-        rules: &'s RuleSource,
+        rules: &'s DecidingRules,
         judgement: &mut Judgement<'s>,
     ) {
-        if let RuleSource::Rules(rules) = rules {
+        if let DecidingRules::Rules(rules) = rules {
             rules.judge_into(ask, &self.shared.secret, judgement);
         }
     }
@@ -360,7 +360,7 @@ impl<S: Store + 'static> Limiter<S> {
         intent: Intent,
         rules: Arc<RuleSet>,
     ) -> Admission {
-        self.admit_with(ask, intent, &RuleSource::Rules(rules), |_, _| ()).await.0
+        self.admit_with(ask, intent, &DecidingRules::Rules(rules), |_, _| ()).await.0
     }
 
     /// Decides an ask by the given rules, and returns the result of `note` on the plan and its
@@ -369,7 +369,7 @@ impl<S: Store + 'static> Limiter<S> {
         &self,
         ask: &Ask<'_>,
         intent: Intent,
-        rules: &RuleSource,
+        rules: &DecidingRules,
         note: impl FnOnce(&Plan<'_>, &Ruling) -> T,
     ) -> (Admission, T) {
         let mut judgement = Judgement::UnknownDomain;

@@ -36,7 +36,7 @@ pub use crate::locks::scope::{LockScope, with_locks};
 use crate::{Limiter, Ruling};
 
 /// Runs a future in the scope of this limiter.
-pub fn with<S: Store + 'static, F: Future>(limiter: &Limiter<S>, future: F) -> Scoped<F> {
+pub fn with<S: Store + 'static, F: Future>(limiter: &Limiter<S>, future: F) -> ScopedFuture<F> {
     Scope::new(limiter).run(future)
 }
 
@@ -205,7 +205,7 @@ impl Scope {
     }
 
     /// Runs a future in this scope.
-    pub fn run<F: Future>(self, future: F) -> Scoped<F> {
+    pub fn run<F: Future>(self, future: F) -> ScopedFuture<F> {
         CURRENT.scope(Some(self), future)
     }
 
@@ -284,4 +284,4 @@ tokio::task_local! {
 }
 
 /// A future that runs in a scope.
-pub type Scoped<F> = TaskLocalFuture<Option<Scope>, F>;
+pub type ScopedFuture<F> = TaskLocalFuture<Option<Scope>, F>;

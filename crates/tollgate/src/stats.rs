@@ -19,9 +19,9 @@ pub struct Stats {
     pub degraded: u64,
     /// Refusals by the deny cache, without asking the store. Questions that charge nothing are
     /// included.
-    pub cached: u64,
+    pub deny_cache_refusals: u64,
     /// Refusals by a local guard.
-    pub guarded: u64,
+    pub local_guard_refusals: u64,
     /// Requests that a shadow rule counted.
     pub shadow_admitted: u64,
     /// Requests that a shadow rule would have refused.
@@ -31,11 +31,11 @@ pub struct Stats {
     /// Background jobs that were dropped before the store got them: releases, credits and refusals.
     pub lost_jobs: u64,
     /// Debts of an outage that the store has recorded.
-    pub debited: u64,
+    pub settled_debts: u64,
     /// Counters with debts that the store has not recorded yet.
-    pub owing: usize,
+    pub counters_in_debt: usize,
     /// Permits that passed in an outage and that the store will never record.
-    pub forgotten: u64,
+    pub lost_debt_cost: u64,
     /// Nodes that share the store, by the last count.
     pub nodes: u64,
 }
@@ -72,15 +72,15 @@ impl Counts {
             admitted: count(&self.admitted),
             refused: count(&self.refused),
             degraded: count(&self.degraded),
-            cached: count(&runner.cached),
-            guarded: count(&runner.guarded),
+            deny_cache_refusals: count(&runner.deny_cache_refusals),
+            local_guard_refusals: count(&runner.local_guard_refusals),
             shadow_admitted: count(&self.shadow_admitted),
             shadow_refused: count(&self.shadow_refused),
             dropped_events: shared.observers.dropped(),
             lost_jobs: count(&runner.lost_jobs),
-            debited: count(&runner.debited),
-            owing: fallback.debts.len(),
-            forgotten: count(&fallback.forgotten),
+            settled_debts: count(&runner.settled_debts),
+            counters_in_debt: fallback.debts.len(),
+            lost_debt_cost: count(&fallback.lost_debt_cost),
             nodes: fallback.nodes(),
         }
     }

@@ -92,11 +92,11 @@ async fn peeks_take_no_place_of_a_debt() {
         assert!(limiter.peek(&user(&format!("u{i}"))).await.passes());
     }
 
-    assert_eq!(limiter.stats().owing, 0);
+    assert_eq!(limiter.stats().counters_in_debt, 0);
     assert!(!limiter.peek(&user("seen")).await.passes(), "the store said that nothing is left");
     assert!(!limiter.admit(&user("seen")).await.passes());
     assert!(limiter.admit(&user("u1")).await.passes());
-    assert_eq!(limiter.stats().owing, 2, "who was asked for is remembered");
+    assert_eq!(limiter.stats().counters_in_debt, 2, "who was asked for is remembered");
 }
 
 /// A ban was a counter as others are, and so `on-outage: admit` let the banned pass.

@@ -93,7 +93,7 @@ async fn a_telling_leaves_one_small_key_for_an_hour() {
         assert!(limiter.admit(&user("alice")).await.passes());
     }
     wire.cut.store(false, Ordering::SeqCst);
-    until(&limiter, |stats| stats.owing == 0).await;
+    until(&limiter, |stats| stats.counters_in_debt == 0).await;
 
     assert_eq!(crate::common::left(&limiter, "alice").await, 79, "all twenty were told");
     let marks: Vec<_> = names(&server).difference(&before).cloned().collect();

@@ -101,8 +101,8 @@ async fn a_cached_refusal_is_what_the_store_would_say() {
             }
         }
         let stats = cached.stats();
-        assert!(stats.cached > 300, "{algorithm}: {stats:?} would prove nothing");
-        assert_eq!(asking.stats().cached, 0);
+        assert!(stats.deny_cache_refusals > 300, "{algorithm}: {stats:?} would prove nothing");
+        assert_eq!(asking.stats().deny_cache_refusals, 0);
     }
 }
 
@@ -215,7 +215,14 @@ async fn refusals_of_holders_shadow_rules_and_patient_callers_are_not_repeated()
         let refused = bucket.admit_within(&user("alice"), Duration::from_millis(1)).await;
         assert_eq!((refused.passes(), refused.ruling().source()), (false, Source::Store));
     }
-    assert_eq!((alone.stats().cached, shadow.stats().cached, bucket.stats().cached), (0, 0, 0));
+    assert_eq!(
+        (
+            alone.stats().deny_cache_refusals,
+            shadow.stats().deny_cache_refusals,
+            bucket.stats().deny_cache_refusals
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,7 +257,7 @@ async fn more_counters_than_have_guards_are_answered_as_on_full_says() {
         for i in 0..asked {
             let _ = limiter.admit(&user(&format!("u{i}"))).await;
         }
-        refused.push(limiter.stats().guarded);
+        refused.push(limiter.stats().local_guard_refusals);
     }
 
     let [share, admit, refuse] = refused[..] else { panic!("{refused:?}") };

@@ -63,7 +63,7 @@ async fn a_guard_refuses_nobody_whom_an_outage_admits() {
     let rule = Rule { on_outage: OnOutage::Admit, ..guarded("2 per 1h", 1_000) };
     let limiter = node(&connection, [rule]).await;
     assert_eq!(passing(&limiter, &user("a"), 5).await, 2, "of which the guard refuses three");
-    assert_eq!(limiter.stats().guarded, 3);
+    assert_eq!(limiter.stats().local_guard_refusals, 3);
 
     connection.set(ConnectionState::Closed);
     // The guard refuses without asking, so the outage is noticed by the next heartbeat.

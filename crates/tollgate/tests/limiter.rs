@@ -461,7 +461,7 @@ async fn a_guard_refuses_before_the_store_is_asked() {
     assert_eq!(of((true, Source::Store)), 10);
     assert_eq!(of((false, Source::Store)), 2);
     assert_eq!(of((false, Source::Guard)), 88);
-    assert_eq!(limiter.stats().guarded, 88);
+    assert_eq!(limiter.stats().local_guard_refusals, 88);
 }
 
 #[tokio::test(start_paused = true)]

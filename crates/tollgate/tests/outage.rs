@@ -201,7 +201,7 @@ async fn debts_count_once_even_if_replies_are_lost() {
 
         let explained = nodes[0].limiter.explain(&user("alice")).await;
         assert_eq!(explained.counters[0].remaining, 90, "{algorithm}: ten, told many times");
-        assert_eq!(nodes[0].limiter.stats().owing, 0);
+        assert_eq!(nodes[0].limiter.stats().counters_in_debt, 0);
     }
 }
 
@@ -213,12 +213,12 @@ async fn debts_are_settled_also_where_nobody_asks() {
     for i in 0..500 {
         assert!(nodes[0].limiter.admit(&user(&format!("user-{i}"))).await.passes());
     }
-    assert_eq!(nodes[0].limiter.stats().owing, 500);
+    assert_eq!(nodes[0].limiter.stats().counters_in_debt, 500);
 
     all(&nodes, ConnectionState::Open);
     tokio::time::sleep(Duration::from_secs(3)).await;
 
-    assert_eq!(nodes[0].limiter.stats().owing, 0);
+    assert_eq!(nodes[0].limiter.stats().counters_in_debt, 0);
     let explained = nodes[1].limiter.explain(&user("user-123")).await;
     assert_eq!(explained.counters[0].remaining, 99, "the other node sees it");
 }

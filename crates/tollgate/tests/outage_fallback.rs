@@ -164,7 +164,7 @@ async fn more_counters_than_have_shares_are_answered_as_on_full_says() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_remembered_as_owed_is_counted_as_forgotten() {
+async fn what_cannot_be_remembered_as_owed_is_counted_as_lost() {
     let connection = StoreConnection::to(&backend());
     let mut rule = hourly("r", &["user"], 100);
     rule.on_full = OnFull::Admit;
@@ -177,10 +177,14 @@ async fn what_cannot_be_remembered_as_owed_is_counted_as_forgotten() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     let after = limiter.stats();
 
-    assert_eq!((passed, before.owing as u64), (PLACES + 1_000, PLACES));
-    assert!((1_000..PLACES / 10).contains(&before.forgotten), "{before:?}");
-    assert_eq!(after.owing, 0);
-    assert_eq!(after.debited + after.forgotten, passed, "told, or counted as forgotten: {after:?}");
+    assert_eq!((passed, before.counters_in_debt as u64), (PLACES + 1_000, PLACES));
+    assert!((1_000..PLACES / 10).contains(&before.lost_debt_cost), "{before:?}");
+    assert_eq!(after.counters_in_debt, 0);
+    assert_eq!(
+        after.settled_debts + after.lost_debt_cost,
+        passed,
+        "settled, or counted as lost: {after:?}"
+    );
 }
 
 /// The used part of a window was kept for a whole period more in an outage, so that a

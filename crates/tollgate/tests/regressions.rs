@@ -101,13 +101,13 @@ async fn debts_worth_nothing_go_and_hide_no_others() {
         // Refused, as it is more than there is.
         let _ = l.admit(&user(&format!("p{i}")).cost(101)).await;
     }
-    assert_eq!(l.stats().owing, 2000);
+    assert_eq!(l.stats().counters_in_debt, 2000);
     for i in 0..100 {
         assert!(l.admit(&user(&format!("u{i}"))).await.passes());
     }
     connection.set(ConnectionState::Open);
     tokio::time::sleep(s(600)).await;
-    assert_eq!(l.stats().owing, 0);
+    assert_eq!(l.stats().counters_in_debt, 0);
 }
 /// A debt that grew after a lost reply was told anew as a whole.
 #[tokio::test(start_paused = true)]

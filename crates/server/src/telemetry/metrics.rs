@@ -109,13 +109,13 @@ fn limiter(server: &ServerState, page: &mut Page) {
     let stats = server.limiter.stats();
     metrics! { page =>
         /// Refusals from the deny cache, without asking the store.
-        counter tollgate_deny_cache_refusals_total = stats.cached;
+        counter tollgate_deny_cache_refusals_total = stats.deny_cache_refusals;
         /// Refusals by a local guard.
-        counter tollgate_guard_refusals_total = stats.guarded;
+        counter tollgate_guard_refusals_total = stats.local_guard_refusals;
         /// Requests that a shadow rule would have refused.
         counter tollgate_shadow_refused_total = stats.shadow_refused;
         /// Debts of outages settled with the store.
-        counter tollgate_debts_settled_total = stats.debited;
+        counter tollgate_debts_settled_total = stats.settled_debts;
         /// Releases, credits and refusals that never reached the store.
         counter tollgate_lost_jobs_total = stats.lost_jobs;
         /// Nodes that share the store, as last counted.

@@ -161,7 +161,7 @@ fn on_a_thread(task: impl Future<Output = ()> + Send + 'static) {
 struct BackgroundTask<S> {
     runner: Arc<Runner<S>>,
     waiting: Arc<AtomicUsize>,
-    held: HashMap<Holder, HeldPermit>,
+    held: HashMap<Holder, RenewedPermit>,
     /// The held permits by the time of their next renewal.
     renewals: BTreeSet<(Instant, Holder)>,
     /// `None` for a local store, which has one node.
@@ -169,7 +169,7 @@ struct BackgroundTask<S> {
     next_settling: Instant,
 }
 
-struct HeldPermit {
+struct RenewedPermit {
     counter: OwnedCounter,
     lease: Duration,
     renew_at: Instant,
@@ -328,7 +328,7 @@ impl<S: Store> BackgroundTask<S> {
     fn hold(&mut self, counter: OwnedCounter, holder: Holder, lease: Duration, now: Instant) {
         let renew_at = after(now, third(lease));
         self.renewals.insert((renew_at, holder));
-        self.held.insert(holder, HeldPermit { counter, lease, renew_at });
+        self.held.insert(holder, RenewedPermit { counter, lease, renew_at });
     }
 
     fn release(&mut self, counter: &OwnedCounter, holder: Holder) {

@@ -153,17 +153,18 @@ impl Debts {
     }
 
     /// Up to `most` counters with debts.
-    pub(crate) fn some(&self, most: usize) -> Vec<CounterHash> {
+    pub(crate) fn first(&self, most: usize) -> Vec<CounterHash> {
         self.lock().keys().take(most).copied().collect()
     }
 
     /// Removes the parts that the store confirmed, and the debt if nothing is left of it.
-    pub(crate) fn settled(&self, settled: &Settlement) {
+    pub(crate) fn confirm(&self, settlement: &Settlement) {
         let mut debts = self.lock();
-        let Some(debt) = debts.get_mut(&settled.hash) else { return };
-        debt.parts.retain(|part| !settled.parts.iter().any(|told| told.name == part.name));
+        let Some(debt) = debts.get_mut(&settlement.hash) else { return };
+        debt.parts
+            .retain(|part| !settlement.parts.iter().any(|confirmed| confirmed.name == part.name));
         if debt.cost == 0 && debt.parts.is_empty() {
-            debts.remove(&settled.hash);
+            debts.remove(&settlement.hash);
             self.count.store(debts.len(), Ordering::Release);
         }
     }
@@ -171,7 +172,7 @@ impl Debts {
     /// Takes back parts that certainly did not arrive, because less of them may count by the next
     /// attempt. A part that was also sent by another caller, or before without a reply, keeps its name
     /// and its cost.
-    pub(crate) fn unsent(&self, settlement: &Settlement) {
+    pub(crate) fn withdraw(&self, settlement: &Settlement) {
         let mut debts = self.lock();
         let Some(debt) = debts.get_mut(&settlement.hash) else { return };
         let Debt { parts, cost, .. } = debt;

@@ -40,7 +40,7 @@ pub(crate) use background::{Background, Job, once_within};
 #[cfg(feature = "macros")]
 pub(crate) use plan::Set;
 pub(crate) use plan::{
-    ChargePolicy, Intent, Origin, OwnedCounter, Plan, RuleSource, counts_holders,
+    ChargePolicy, DecidingRules, Intent, Origin, OwnedCounter, Plan, counts_holders,
 };
 #[cfg(feature = "macros")]
 pub(crate) use plan_rules::uncharged;

@@ -69,7 +69,7 @@ pub(crate) struct OutageFallback {
     seeds: OnceLock<LossyMap<Seed>>,
     pub(crate) debts: Debts,
     /// The cost that passed without becoming a debt, because there was no room for one.
-    pub(crate) forgotten: AtomicU64,
+    pub(crate) lost_debt_cost: AtomicU64,
     nodes: AtomicU64,
     /// The last time by the store's clock, and the moment at which it arrived here.
     store_time: Mutex<Option<(Timestamp, Instant)>>,
@@ -86,7 +86,7 @@ impl OutageFallback {
             last_answers: LossyMap::new(capacity),
             seeds: OnceLock::new(),
             debts: Debts::default(),
-            forgotten: AtomicU64::new(0),
+            lost_debt_cost: AtomicU64::new(0),
             nodes: AtomicU64::new(1),
             store_time: Mutex::new(None),
         }
@@ -193,7 +193,7 @@ impl OutageFallback {
                 // A shared counter cannot tell later how much of this charge still counts.
                 let own_counter = decision.is_some_and(|it| it.basis == Basis::Counted);
                 if spent > 0 && !(own_counter && self.debts.add(*hash, spent, now)) {
-                    self.forgotten.fetch_add(spent, Ordering::Relaxed);
+                    self.lost_debt_cost.fetch_add(spent, Ordering::Relaxed);
                 }
             }
         }

@@ -21,7 +21,7 @@ use crate::envoy::EnvoyRules;
 pub(crate) struct Plan<'p> {
     pub(crate) intent: Intent,
     /// The rules that the origins refer to.
-    pub(crate) rules: &'p RuleSource,
+    pub(crate) rules: &'p DecidingRules,
     pub(crate) charges: SmallVec<[Charge<'p>; 4]>,
     /// One for each charge.
     pub(crate) policies: SmallVec<[ChargePolicy<'p>; 4]>,
@@ -125,7 +125,7 @@ pub(crate) enum Set {
 
 /// The rules behind a ruling: those of the version that decided.
 #[derive(Clone, Debug)]
-pub(crate) enum RuleSource {
+pub(crate) enum DecidingRules {
     /// The limiter's rules.
     Rules(Arc<RuleSet>),
     /// The limiter's rules and those of a function.
@@ -135,7 +135,7 @@ pub(crate) enum RuleSource {
     Envoy(Arc<EnvoyRules>),
 }
 
-impl RuleSource {
+impl DecidingRules {
     pub(crate) fn version(&self) -> u64 {
         match self {
             Self::Rules(rules) | Self::WithFunction(rules, _) => rules.version(),
@@ -167,7 +167,7 @@ impl RuleSource {
 impl<'p> Plan<'p> {
     /// A plan that charges nothing, for this reason.
     #[inline(always)]
-    pub(crate) fn empty(rules: &'p RuleSource, intent: Intent, uncharged: Reason) -> Self {
+    pub(crate) fn empty(rules: &'p DecidingRules, intent: Intent, uncharged: Reason) -> Self {
         Self {
             intent,
             rules,

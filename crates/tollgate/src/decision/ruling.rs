@@ -11,7 +11,7 @@ use tollgate_core::rule::declaration::Subject;
 use tollgate_core::rule::{ActiveLimit, ActiveRule, BlockedBy};
 use tollgate_core::{Answer, Decision, Retry, StoreErrorKind, Timestamp, Verdict};
 
-use super::plan::{Origin, Plan, RuleSource};
+use super::plan::{DecidingRules, Origin, Plan};
 use crate::envoy;
 
 /// The decision about a request, limit by limit. Names are those of the rule version that decided.
@@ -20,7 +20,7 @@ pub struct Ruling {
     pub(crate) answer: Answer,
     /// One for each decision of the answer.
     pub(crate) origins: SmallVec<[Origin; 4]>,
-    pub(crate) rules: RuleSource,
+    pub(crate) rules: DecidingRules,
     pub(crate) reason: Reason,
     pub(crate) source: Source,
     /// True if the request is refused only because the store is away.
@@ -267,7 +267,7 @@ impl Ruling {
             _ => None,
         };
         let envoy = match (origin, &self.rules) {
-            (Origin::Envoy(Some(at)), RuleSource::Envoy(rules)) => rules.rules().get(index(at)),
+            (Origin::Envoy(Some(at)), DecidingRules::Envoy(rules)) => rules.rules().get(index(at)),
             _ => None,
         };
         Finding { rule, limit, envoy, decision }

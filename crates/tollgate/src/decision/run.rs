@@ -24,7 +24,7 @@ use super::keys;
 use super::local_guard::{GuardAnswer, GuardCharges, LocalGuards};
 use super::lossy_map::{CounterHash, CounterHasher};
 use super::outage_fallback::{self, OutageFallback};
-use super::plan::{ChargePolicy, Intent, Origin, OwnedCounter, Plan, RuleSource};
+use super::plan::{ChargePolicy, DecidingRules, Intent, Origin, OwnedCounter, Plan};
 use super::ruling::{Reason, Ruling, Source};
 use crate::builder::DenyCacheMode;
 use crate::clock::{self, Instant};
@@ -45,7 +45,7 @@ pub(crate) struct Runner<S> {
     silent: AtomicBool,
     pub(crate) fallback: OutageFallback,
     once: Limit,
-    no_rules: RuleSource,
+    no_rules: DecidingRules,
     pub(crate) counts: RunnerCounts,
 }
 
@@ -60,9 +60,9 @@ pub(crate) struct Fleet {
 /// Counts since the start.
 #[derive(Debug, Default)]
 pub(crate) struct RunnerCounts {
-    pub(crate) cached: AtomicU64,
-    pub(crate) guarded: AtomicU64,
-    pub(crate) debited: AtomicU64,
+    pub(crate) deny_cache_refusals: AtomicU64,
+    pub(crate) local_guard_refusals: AtomicU64,
+    pub(crate) settled_debts: AtomicU64,
     pub(crate) lost_jobs: Arc<AtomicU64>,
 }
 
@@ -163,7 +163,7 @@ impl<S: Store> Runner<S> {
             silent: AtomicBool::new(false),
             fallback,
             once: once_within(SETTLEMENT_KNOWN),
-            no_rules: RuleSource::Rules(Arc::new(RuleSet::empty())),
+            no_rules: DecidingRules::Rules(Arc::new(RuleSet::empty())),
             counts: RunnerCounts::default(),
         }
     }
@@ -184,7 +184,7 @@ impl<S: Store> Runner<S> {
         }
         let hashes = self.hashes(plan);
         if let Some(answer) = self.known(plan, &hashes) {
-            self.counts.cached.fetch_add(1, Ordering::Relaxed);
+            self.counts.deny_cache_refusals.fetch_add(1, Ordering::Relaxed);
             (ruling.answer, ruling.source) = (answer, Source::DenyCache);
             return;
         }
@@ -237,7 +237,7 @@ impl<S: Store> Runner<S> {
         match self.guards.charge(plan) {
             GuardAnswer::Passed(taken) => Ok(taken),
             GuardAnswer::Refused(answer) => {
-                self.counts.guarded.fetch_add(1, Ordering::Relaxed);
+                self.counts.local_guard_refusals.fetch_add(1, Ordering::Relaxed);
                 (ruling.answer, ruling.source) = (answer, Source::Guard);
                 Err(GuardRefused)
             }
@@ -323,7 +323,7 @@ impl<S: Store> Runner<S> {
         for ((hashes, plan), known) in takes.iter().zip(known) {
             results.push(match (known, &mut answers) {
                 (Some(answer), _) => {
-                    self.counts.cached.fetch_add(1, Ordering::Relaxed);
+                    self.counts.deny_cache_refusals.fetch_add(1, Ordering::Relaxed);
                     (answer, Source::DenyCache)
                 }
                 (None, Ok(answers)) => {
@@ -448,23 +448,23 @@ impl<S: Store> Runner<S> {
         let answers = self.store.charge(&batch).await;
         for debt in owed {
             match &answers {
-                Ok(_) => self.fallback.debts.settled(debt),
+                Ok(_) => self.fallback.debts.confirm(debt),
                 Err(error) if error.kind() == StoreErrorKind::Unavailable => {
-                    self.fallback.debts.unsent(debt);
+                    self.fallback.debts.withdraw(debt);
                 }
                 // The parts may have arrived.
                 Err(_) => {}
             }
         }
         let mut answers = answers?;
-        let told = u64::try_from(parts().count()).unwrap_or(u64::MAX);
-        self.counts.debited.fetch_add(told, Ordering::Relaxed);
+        let settled = u64::try_from(parts().count()).unwrap_or(u64::MAX);
+        self.counts.settled_debts.fetch_add(settled, Ordering::Relaxed);
         Ok(then.and_then(|_| answers.pop()))
     }
 
     /// Settles some debts, for counters that no request asks about.
     pub(super) async fn settle_some(&self) -> Result<(), StoreError> {
-        let hashes = self.fallback.debts.some(DEBTS_PER_CALL);
+        let hashes = self.fallback.debts.first(DEBTS_PER_CALL);
         let owed: Vec<Settlement> = hashes
             .into_iter()
             .filter_map(|hash| self.fallback.settlement(hash, &self.names))

@@ -17,7 +17,7 @@ use super::call::CallPolicy;
 use super::decide::{Statuses, tell};
 use super::plan::MatchedCall;
 use super::rule::Mode;
-use crate::decision::{Intent, Origin, Plan, Reason, RuleSource, Ruling, Source};
+use crate::decision::{DecidingRules, Intent, Origin, Plan, Reason, Ruling, Source};
 use crate::limiter::Limiter;
 
 impl<S: Store + 'static> Limiter<S> {
@@ -25,7 +25,7 @@ impl<S: Store + 'static> Limiter<S> {
         &self,
         matched: &MatchedCall<'_>,
         policy: CallPolicy,
-        rules: &RuleSource,
+        rules: &DecidingRules,
     ) -> (Statuses, Ruling) {
         self.tell_shadow_blocks(matched, rules);
         let mut indices: SmallVec<[usize; 4]> = SmallVec::new();

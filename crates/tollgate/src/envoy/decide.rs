@@ -17,7 +17,7 @@ use super::answer::{Answer, Code, Status, overall};
 use super::call::{Call, CallError, CallPolicy, Charge};
 use super::plan::{LimitedDescriptor, MatchedCall};
 use super::rule::Mode;
-use crate::decision::{Intent, RuleSource, Ruling};
+use crate::decision::{DecidingRules, Intent, Ruling};
 use crate::limiter::{Limiter, StaleRules, replace_older};
 use crate::observer::Event;
 
@@ -40,7 +40,7 @@ impl<S: Store + 'static> Limiter<S> {
     ) -> Result<Answer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
-        let source = RuleSource::Envoy(Arc::clone(&rules));
+        let source = DecidingRules::Envoy(Arc::clone(&rules));
         let matched = MatchedCall::new(call, &rules, &self.shared.secret)?;
         let (statuses, ruling) = match policy.charge {
             Charge::AllOrNone => self.decide_together(&matched, policy, &source).await,
@@ -65,7 +65,7 @@ impl<S: Store + 'static> Limiter<S> {
     pub async fn explain_rate_limit(&self, call: &Call<'_>) -> Result<Answer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
-        let source = RuleSource::Envoy(Arc::clone(&rules));
+        let source = DecidingRules::Envoy(Arc::clone(&rules));
         let matched = MatchedCall::new(call, &rules, &self.shared.secret)?.peeking();
         let all = |_, _: &LimitedDescriptor| true;
         let (indices, plan) = matched.plan(&source, Intent::Peek, OnOutage::Local, all);
@@ -101,7 +101,7 @@ impl<S: Store + 'static> Limiter<S> {
         &self,
         matched: &MatchedCall<'_>,
         policy: CallPolicy,
-        rules: &RuleSource,
+        rules: &DecidingRules,
     ) -> (Statuses, Ruling) {
         let enforced = |_, limited: &LimitedDescriptor| limited.mode != Mode::Shadow;
         let (indices, plan) = match matched.block(rules) {
@@ -122,7 +122,7 @@ impl<S: Store + 'static> Limiter<S> {
     async fn charge_shadow(
         &self,
         matched: &MatchedCall<'_>,
-        rules: &RuleSource,
+        rules: &DecidingRules,
         statuses: &mut Statuses,
     ) {
         self.tell_shadow_blocks(matched, rules);
@@ -137,7 +137,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Reports rules in shadow mode that would block to observers.
-    pub(super) fn tell_shadow_blocks(&self, matched: &MatchedCall<'_>, rules: &RuleSource) {
+    pub(super) fn tell_shadow_blocks(&self, matched: &MatchedCall<'_>, rules: &DecidingRules) {
         for (_, limited) in matched.limited() {
             if limited.mode == Mode::Shadow && limited.blocks() {
                 let plan = limited.blocked(rules, Intent::Shadow);

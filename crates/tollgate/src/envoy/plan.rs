@@ -14,7 +14,7 @@ use super::answer::{Code, Status};
 use super::call::{Call, CallError, Descriptor};
 use super::rule::{Mode, RateLimit, Rule};
 use super::{EnvoyRules, key};
-use crate::decision::{Blocked, ChargePolicy, Intent, Origin, Plan, Reason, RuleSource};
+use crate::decision::{Blocked, ChargePolicy, DecidingRules, Intent, Origin, Plan, Reason};
 
 /// The descriptors of a call with their rules.
 pub(super) struct MatchedCall<'k> {
@@ -223,7 +223,7 @@ impl<'k> MatchedCall<'k> {
     /// The plan of the chosen descriptors, and their indices in the call.
     pub(super) fn plan<'p>(
         &'p self,
-        rules: &'p RuleSource,
+        rules: &'p DecidingRules,
         intent: Intent,
         on_outage: OnOutage,
         which: impl Fn(usize, &LimitedDescriptor) -> bool,
@@ -244,7 +244,7 @@ impl<'k> MatchedCall<'k> {
 
     /// The plan of a call that is refused without counting: because one rule blocks it, or because
     /// all rules of its `quota_mode` group do.
-    pub(super) fn block<'p>(&'p self, rules: &'p RuleSource) -> Option<Plan<'p>> {
+    pub(super) fn block<'p>(&'p self, rules: &'p DecidingRules) -> Option<Plan<'p>> {
         let of = |mode: Mode| {
             self.limited().map(|(_, limited)| limited).filter(move |limited| limited.mode == mode)
         };
@@ -269,10 +269,10 @@ impl<'k> MatchedCall<'k> {
 
 impl LimitedDescriptor {
     /// A plan in which this descriptor's rule refuses without counting.
-    pub(super) fn blocked<'p>(&self, rules: &'p RuleSource, intent: Intent) -> Plan<'p> {
+    pub(super) fn blocked<'p>(&self, rules: &'p DecidingRules, intent: Intent) -> Plan<'p> {
         let mut plan = Plan::empty(rules, intent, Reason::Blocked);
         let rule = match (rules, self.rule) {
-            (RuleSource::Envoy(rules), Some(rule)) => rules.rules().get(rule),
+            (DecidingRules::Envoy(rules), Some(rule)) => rules.rules().get(rule),
             _ => None,
         };
         let rule = rule.map_or("", Rule::path).to_owned();

@@ -12,7 +12,7 @@ use tollgate_core::{Cost, Request};
 use super::call::LimitCall;
 use super::site::{FunctionRules, KeyPart, LimitAttribute};
 use crate::attribute_value::AttributeValue;
-use crate::decision::{Blocked, Intent, Plan, Reason, RuleSource, Set, uncharged};
+use crate::decision::{Blocked, DecidingRules, Intent, Plan, Reason, Set, uncharged};
 use crate::random::IdGenerator;
 use crate::scope::{AttributeError, Scope};
 use crate::{Refused, Ruling};
@@ -187,7 +187,7 @@ impl<'p> CallPlan<'p> {
         call: &LimitCall,
         function_rules: Option<&FunctionRules>,
         parts: &'p [JudgedPart<'s>],
-        rules: &'p RuleSource,
+        rules: &'p DecidingRules,
         names: &IdGenerator,
     ) -> Result<Self, Refused> {
         let unjudged = parts.first().map_or(Reason::NoRule, |part| uncharged(&part.judgement).0);
@@ -197,7 +197,7 @@ impl<'p> CallPlan<'p> {
             return Ok(Self { plan, attributes: SmallVec::from_elem(attribute, 1) });
         }
         // The function's rules stand alone where the call meets no others.
-        let alone = matches!(rules, RuleSource::Rules(_));
+        let alone = matches!(rules, DecidingRules::Rules(_));
         let mut attributes = SmallVec::new();
         for part in parts {
             let Some(charges) = part.charges() else { continue };
@@ -242,13 +242,13 @@ pub(super) fn rule_source(
     rules: &Arc<RuleSet>,
     function_rules: Option<&FunctionRules>,
     parts: &[JudgedPart<'_>],
-) -> RuleSource {
+) -> DecidingRules {
     let own = function_rules.map(|function_rules| Arc::clone(&function_rules.rules));
     let alone = parts.iter().all(|part| part.set == Set::Function);
     match own {
-        Some(own) if alone => RuleSource::Rules(own),
-        Some(own) => RuleSource::WithFunction(Arc::clone(rules), own),
-        None => RuleSource::Rules(Arc::clone(rules)),
+        Some(own) if alone => DecidingRules::Rules(own),
+        Some(own) => DecidingRules::WithFunction(Arc::clone(rules), own),
+        None => DecidingRules::Rules(Arc::clone(rules)),
     }
 }
 

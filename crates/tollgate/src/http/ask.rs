@@ -16,16 +16,16 @@ use tollgate_core::rule::{Ask, AskError, RuleSet, host};
 use super::attributes::PeerLookup;
 use super::layer::Config;
 use super::policies::{Policies, PolicyCache, PolicyList};
-use super::refusal::{Malformed, RefusalKind};
+use super::refusal::{MalformedRequest, RefusalKind};
 use super::segments;
 use crate::Ruling;
 use crate::attribute_value::AttributeValue;
-use crate::decision::RuleSource;
+use crate::decision::DecidingRules;
 
 /// Reads the attributes that one version of the rules looks at.
 #[derive(Debug)]
 pub(super) struct RequestReader {
-    pub(super) rules: RuleSource,
+    pub(super) rules: DecidingRules,
     /// The edition of the rules, or an earlier one; 0 before the first request.
     pub(super) edition: u64,
     /// True if a function of the application looks at requests. It is given [`Parts`].
@@ -116,7 +116,7 @@ impl RequestReader {
     /// The reader before the first request. Its rules belong to no limiter.
     pub(super) fn none() -> Self {
         Self {
-            rules: RuleSource::Rules(Arc::new(RuleSet::empty())),
+            rules: DecidingRules::Rules(Arc::new(RuleSet::empty())),
             edition: 0,
             wants_parts: false,
             attributes: Vec::new(),
@@ -133,7 +133,7 @@ impl RequestReader {
         let by_application =
             attributes.iter().any(|(_, source)| matches!(source, AttributeSource::Application(_)));
         let wants_parts = by_application || config.cost.is_some();
-        let rules = RuleSource::Rules(rules);
+        let rules = DecidingRules::Rules(rules);
         Self { rules, edition, wants_parts, attributes, policies: PolicyCache::new() }
     }
 
@@ -199,7 +199,7 @@ fn named_host(head: Head<'_>) -> Result<Option<&str>, RefusalKind> {
     let mut lines = head.headers.get_all(HOST).iter();
     let (header, second) = (lines.next(), lines.next());
     if second.is_some() {
-        return malformed(Malformed::TwoHosts);
+        return malformed(MalformedRequest::TwoHosts);
     }
     let target = head.uri.authority().map(http::uri::Authority::as_str);
     let Some(header) = header else { return Ok(target) };
@@ -210,7 +210,7 @@ fn named_host(head: Head<'_>) -> Result<Option<&str>, RefusalKind> {
         && target != header
         && host::canonical(target).ok() != host::canonical(header).ok()
     {
-        return malformed(Malformed::TwoHosts);
+        return malformed(MalformedRequest::TwoHosts);
     }
     Ok(Some(header))
 }
@@ -235,7 +235,7 @@ fn path(head: Head<'_>) -> Result<&str, RefusalKind> {
     if segments::are_kept(path.as_bytes()) {
         return Ok(path);
     }
-    Err(RefusalKind::Malformed(Malformed::Segments))
+    Err(RefusalKind::Malformed(MalformedRequest::Segments))
 }
 
 /// The target as the client sent it. Nested routers strip a prefix, which must not get a request

@@ -23,7 +23,7 @@ mod with {
     use super::super::scope::ScopedRequest;
     use crate::Ruling;
     use crate::function::AnyLimiter;
-    use crate::scope::{Scope, Scoped};
+    use crate::scope::{Scope, ScopedFuture};
 
     /// The scope that a request is served in.
     pub(in super::super) type RequestScope = Option<Scope>;
@@ -32,7 +32,7 @@ mod with {
         /// The inner service's future, in its scope or without one.
         #[project = Projected]
         pub(in super::super) enum InnerFuture<F> {
-            InScope { #[pin] future: Scoped<F> },
+            InScope { #[pin] future: ScopedFuture<F> },
             Unscoped { #[pin] future: F },
         }
     }

@@ -22,7 +22,7 @@ use super::fields::{LegacyReset, RateLimitFields, ResponseFields, add_retry_afte
 use super::inner_call::record_ruling;
 use super::jitter::Jitter;
 use super::refusal::{Refusal, RefusalKind, RespondFn};
-use super::rulings::{CountedBy, Rulings};
+use super::rulings::{LimiterDomain, Rulings};
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
 use super::service::LimitService;
@@ -76,7 +76,7 @@ pub struct LimitLayer<S = EmbeddedStore> {
 pub(super) struct Config<S> {
     pub(super) limiter: Limiter<S>,
     pub(super) domain: Arc<str>,
-    counted_by: CountedBy,
+    limiter_domain: LimiterDomain,
     leaves_rulings: bool,
     pub(super) trust: Trust,
     pub(super) peer: PeerFrom,
@@ -99,7 +99,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     pub fn new(limiter: Limiter<S>, domain: impl Into<Arc<str>>) -> Self {
         let domain = domain.into();
         let config = Config {
-            counted_by: CountedBy::new(limiter.identity(), &domain),
+            limiter_domain: LimiterDomain::new(limiter.identity(), &domain),
             limiter,
             domain,
             leaves_rulings: false,
@@ -312,7 +312,7 @@ impl<S: Store + 'static> Config<S> {
 
     /// True if this limiter has judged the request in this domain already.
     pub(super) fn has_judged(&self, extensions: &Extensions) -> bool {
-        Rulings::has(extensions, &self.counted_by)
+        Rulings::has(extensions, &self.limiter_domain)
     }
 
     /// Asks the limiter about a request, unless the request is malformed.
@@ -384,7 +384,7 @@ impl<S: Store + 'static> Config<S> {
         let fields = self.fields(ruling, reader, self.jitter.draw());
         record_ruling(self.limiter.identity(), &self.domain, ruling);
         let left = self.leaves_rulings || self.limiter.has_scopes();
-        Rulings::leave(extensions, &self.counted_by, left.then(|| Arc::new(ruling.clone())));
+        Rulings::leave(extensions, &self.limiter_domain, left.then(|| Arc::new(ruling.clone())));
         PassedRequest { fields, permits }
     }
 
@@ -452,7 +452,7 @@ impl<S> Clone for Config<S> {
         Self {
             limiter: self.limiter.clone(),
             domain: Arc::clone(&self.domain),
-            counted_by: self.counted_by.clone(),
+            limiter_domain: self.limiter_domain.clone(),
             leaves_rulings: self.leaves_rulings,
             trust: self.trust.clone(),
             peer: self.peer.clone(),

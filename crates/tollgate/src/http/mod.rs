@@ -91,7 +91,7 @@ pub use layer::LimitLayer;
 pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService};
 pub use outbound_refusal::OutboundRefusal;
 pub use outbound_rules::{OutboundRulesFuture, OutboundRulesLayer, OutboundRulesService};
-pub use refusal::{Malformed, Refusal, RefusalKind};
+pub use refusal::{MalformedRequest, Refusal, RefusalKind};
 pub use rulings::Rulings;
 #[cfg(feature = "macros")]
 pub use scope::{ScopeLayer, ScopeService};

@@ -76,14 +76,14 @@ impl<S: Store + 'static> OutboundLayer<S> {
 
 impl<S: Store + 'static> GateQueue<S> {
     /// Waits for a turn.
-    async fn turn(self) -> Result<(), NotCalled> {
-        let _slot = self.wait_limit.reserve().ok_or(NotCalled::TooManyWaiting)?;
+    async fn turn(self) -> Result<(), CallRejection> {
+        let _slot = self.wait_limit.reserve().ok_or(CallRejection::TooManyWaiting)?;
         let turn = self.gate.acquire_timeout(self.cost, self.patience).await;
-        turn.map_err(NotCalled::NotAdmitted)
+        turn.map_err(CallRejection::NotAdmitted)
     }
 }
 
-enum NotCalled {
+enum CallRejection {
     TooManyWaiting,
     NotAdmitted(NotAdmitted),
 }
@@ -124,7 +124,7 @@ where
     }
 }
 
-type GateTurn = Pin<Box<dyn Future<Output = Result<(), NotCalled>> + Send>>;
+type GateTurn = Pin<Box<dyn Future<Output = Result<(), CallRejection>> + Send>>;
 
 pin_project! {
     /// The response to a call that waits for its turn first. Dropping it gives the turn back.
@@ -161,11 +161,11 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
                         (Ok(()), Some(request)) => {
                             OutboundPhase::Calling { future: inner.call(request) }
                         }
-                        (Err(NotCalled::NotAdmitted(why)), _) => {
+                        (Err(CallRejection::NotAdmitted(why)), _) => {
                             return Poll::Ready(Err(OutboundError::NotAdmitted(why)));
                         }
                         // The request is gone only after the first answer.
-                        (Err(NotCalled::TooManyWaiting), _) | (Ok(()), None) => {
+                        (Err(CallRejection::TooManyWaiting), _) | (Ok(()), None) => {
                             return Poll::Ready(Err(OutboundError::TooManyWaiting));
                         }
                     }

@@ -25,7 +25,7 @@ use super::outbound::OutboundError;
 use super::outbound_refusal::OutboundRefusal;
 use super::refusal::RefusalKind;
 use super::wait_limit::WaitLimit;
-use crate::decision::RuleSource;
+use crate::decision::DecidingRules;
 use crate::{Limiter, Permits};
 
 /// Makes calls wait for a place that the rules of a domain grant. Clones share everything.
@@ -110,22 +110,22 @@ impl<S: Store + 'static> OutboundRulesLayer<S> {
 
 impl<S: Store + 'static> OutboundRules<S> {
     /// Waits until a call may be made, and returns its permits.
-    async fn turn(&self, parts: &Parts) -> Result<Permits, NoCall> {
+    async fn turn(&self, parts: &Parts) -> Result<Permits, RulesRejection> {
         let ask = (self.ask)(Ask::new(&self.domain), parts).map_err(|error| {
-            NoCall::Refused(OutboundRefusal::unjudged(RefusalKind::Malformed(error.into())))
+            RulesRejection::Refused(OutboundRefusal::unjudged(RefusalKind::Malformed(error.into())))
         })?;
-        let _slot = self.wait_limit.reserve().ok_or(NoCall::TooManyWaiting)?;
-        let rules = RuleSource::Rules(self.limiter.rules());
+        let _slot = self.wait_limit.reserve().ok_or(RulesRejection::TooManyWaiting)?;
+        let rules = DecidingRules::Rules(self.limiter.rules());
         let (admission, booking) = self.limiter.admit_with_place(&ask, self.patience, &rules).await;
         if !admission.passes() {
-            return Err(NoCall::Refused(OutboundRefusal::judged(&admission)));
+            return Err(RulesRejection::Refused(OutboundRefusal::judged(&admission)));
         }
         booking.wait().await;
         Ok(admission.into_permits())
     }
 }
 
-enum NoCall {
+enum RulesRejection {
     TooManyWaiting,
     Refused(OutboundRefusal),
 }
@@ -171,7 +171,7 @@ where
     }
 }
 
-type RulesTurn = Pin<Box<dyn Future<Output = (Parts, Result<Permits, NoCall>)> + Send>>;
+type RulesTurn = Pin<Box<dyn Future<Output = (Parts, Result<Permits, RulesRejection>)> + Send>>;
 
 pin_project! {
     /// The response to a call that rules judge first. Dropping it releases the permits.
@@ -214,11 +214,11 @@ where
                             future: inner.call(Request::from_parts(parts, body)),
                             permits: Some(permits),
                         },
-                        ((_, Err(NoCall::Refused(refusal))), _) => {
+                        ((_, Err(RulesRejection::Refused(refusal))), _) => {
                             return Poll::Ready(Err(OutboundError::Refused(refusal)));
                         }
                         // The body is gone only after the first answer.
-                        ((_, Err(NoCall::TooManyWaiting)), _) | ((_, Ok(_)), None) => {
+                        ((_, Err(RulesRejection::TooManyWaiting)), _) | ((_, Ok(_)), None) => {
                             return Poll::Ready(Err(OutboundError::TooManyWaiting));
                         }
                     }

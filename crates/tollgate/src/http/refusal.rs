@@ -44,7 +44,7 @@ pub enum RefusalKind {
     /// A list or a rule blocks it: 403.
     Blocked,
     /// An attribute that rules look at is malformed: 400.
-    Malformed(Malformed),
+    Malformed(MalformedRequest),
     /// More limits apply than one request may be charged on: 500.
     TooManyLimits,
     /// Rules look at the client's address, and the server does not provide the peer: 500. Letting
@@ -62,7 +62,7 @@ impl RefusalKind {
 /// The error in a malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Malformed {
+pub enum MalformedRequest {
     /// An attribute has no canonical form, or is too long.
     Attribute(AskError),
     /// The path has a segment that rules drop and routers may not: an empty one, `.`, `..`, or only
@@ -74,7 +74,7 @@ pub enum Malformed {
     Hops(TooManyHops),
 }
 
-impl fmt::Display for Malformed {
+impl fmt::Display for MalformedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Attribute(AskError::Path(error)) => error.fmt(f),
@@ -89,7 +89,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-impl std::error::Error for Malformed {}
+impl std::error::Error for MalformedRequest {}
 
 impl From<Cause> for RefusalKind {
     fn from(cause: Cause) -> Self {
@@ -103,13 +103,13 @@ impl From<Cause> for RefusalKind {
     }
 }
 
-impl From<AskError> for Malformed {
+impl From<AskError> for MalformedRequest {
     fn from(error: AskError) -> Self {
         Self::Attribute(error)
     }
 }
 
-impl From<TooManyHops> for Malformed {
+impl From<TooManyHops> for MalformedRequest {
     fn from(error: TooManyHops) -> Self {
         Self::Hops(error)
     }

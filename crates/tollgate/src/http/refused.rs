@@ -8,7 +8,7 @@ use tollgate_core::rule::AskError;
 
 use super::fields::{ResponseFields, add_retry_after};
 use super::policies::Policies;
-use super::refusal::{Malformed, RefusalKind};
+use super::refusal::{MalformedRequest, RefusalKind};
 use super::refusal_report::RefusalReport;
 use crate::{Refused, RefusedKind};
 
@@ -38,7 +38,9 @@ impl Refused {
             RefusedKind::Banned => RefusalKind::Banned,
             RefusedKind::Unavailable => RefusalKind::Unavailable,
             RefusedKind::Blocked => RefusalKind::Blocked,
-            RefusedKind::Malformed => RefusalKind::Malformed(Malformed::Attribute(AskError::Name)),
+            RefusedKind::Malformed => {
+                RefusalKind::Malformed(MalformedRequest::Attribute(AskError::Name))
+            }
             RefusedKind::Misconfigured => RefusalKind::TooManyLimits,
         };
         let problem = Some(self.problem()).filter(|problem| !problem.is_empty());

@@ -36,15 +36,15 @@ pub struct Rulings(SmallVec<[LayerMark; 1]>);
 /// The mark of a layer that judged the request.
 #[derive(Clone)]
 struct LayerMark {
-    counted_by: CountedBy,
+    limiter_domain: LimiterDomain,
     ruling: Option<Arc<Ruling>>,
 }
 
 /// The limiter and the domain that a layer asks. A request is charged once under each.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CountedBy(Arc<(u128, Arc<str>)>);
+pub(super) struct LimiterDomain(Arc<(u128, Arc<str>)>);
 
-impl CountedBy {
+impl LimiterDomain {
     pub(super) fn new(limiter: u128, domain: &Arc<str>) -> Self {
         Self(Arc::new((limiter, Arc::clone(domain))))
     }
@@ -66,24 +66,24 @@ impl Rulings {
     }
 
     /// True if the request was counted by this limiter in this domain.
-    pub(super) fn has(extensions: &Extensions, counted_by: &CountedBy) -> bool {
-        let same = |mark: &LayerMark| mark.counted_by == *counted_by;
+    pub(super) fn has(extensions: &Extensions, limiter_domain: &LimiterDomain) -> bool {
+        let same = |mark: &LayerMark| mark.limiter_domain == *limiter_domain;
         extensions.get::<Self>().is_some_and(|rulings| rulings.0.iter().any(same))
     }
 
     /// Marks a request as counted.
     pub(super) fn leave(
         extensions: &mut Extensions,
-        counted_by: &CountedBy,
+        limiter_domain: &LimiterDomain,
         ruling: Option<Arc<Ruling>>,
     ) {
-        let mark = LayerMark { counted_by: counted_by.clone(), ruling };
+        let mark = LayerMark { limiter_domain: limiter_domain.clone(), ruling };
         extensions.get_or_insert_with(|| Self(SmallVec::new())).0.push(mark);
     }
 
     pub(super) fn by(&self, limiter: u128, domain: &str) -> Option<&Ruling> {
         let same = |mark: &&LayerMark| {
-            let (its_limiter, its_domain) = &*mark.counted_by.0;
+            let (its_limiter, its_domain) = &*mark.limiter_domain.0;
             *its_limiter == limiter && **its_domain == *domain
         };
         self.0.iter().find(same)?.ruling.as_deref()

@@ -20,7 +20,7 @@ use super::refusal::RefusalKind;
 use super::rulings::Rulings;
 use crate::attribute_value::AttributeValue;
 use crate::function::AnyLimiter;
-use crate::scope::{self, AttributeError, Scoped};
+use crate::scope::{self, AttributeError, ScopedFuture};
 use crate::{Limiter, Ruling};
 
 /// The head of a request, and the layer that reads its attributes.
@@ -119,7 +119,7 @@ where
 {
     type Response = Svc::Response;
     type Error = Svc::Error;
-    type Future = Scoped<Svc::Future>;
+    type Future = ScopedFuture<Svc::Future>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(context)

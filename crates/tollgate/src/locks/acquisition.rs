@@ -47,7 +47,7 @@ pub(crate) enum LockPatience {
 }
 
 /// The result of one attempt.
-enum Attempt {
+enum AttemptResult {
     Granted(LockGuard),
     /// Another owner holds the lock, for this long if nobody renews it.
     Busy(Option<Duration>),
@@ -71,9 +71,9 @@ impl<S: LockStore> LocksShared<S> {
         let mut busy = None;
         if request.shared_owner || !self.queues.has(&request.name) {
             match acquisition.attempt().await? {
-                Attempt::Granted(guard) => return Ok(Some(guard)),
-                Attempt::Busy(left) => busy = left,
-                Attempt::Silent(_) => {}
+                AttemptResult::Granted(guard) => return Ok(Some(guard)),
+                AttemptResult::Busy(left) => busy = left,
+                AttemptResult::Silent(_) => {}
             }
         }
         let position = self.queues.join(&request.name, &request.owner);
@@ -113,7 +113,7 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
     }
 
     /// Asks the store once.
-    async fn attempt(&mut self) -> Result<Attempt, LockError> {
+    async fn attempt(&mut self) -> Result<AttemptResult, LockError> {
         let LockRequest { name, kind, owner, lease, .. } = self.request;
         let settings = &self.shared.settings;
         let acquire = Acquire {
@@ -147,10 +147,14 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
         if silent_for >= settings.patience {
             return Err(LockError::Store(error));
         }
-        Ok(Attempt::Silent(error))
+        Ok(AttemptResult::Silent(error))
     }
 
-    fn answered(&mut self, acquired: AcquireOutcome, sent: BootTime) -> Result<Attempt, LockError> {
+    fn answered(
+        &mut self,
+        acquired: AcquireOutcome,
+        sent: BootTime,
+    ) -> Result<AttemptResult, LockError> {
         let name = || self.request.name.clone();
         match acquired {
             AcquireOutcome::Granted { fence, copies, .. } => {
@@ -161,13 +165,13 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
                     self.unanswered = true;
                     return Err(LockError::NotReplicated { copies });
                 }
-                Ok(Attempt::Granted(self.granted(fence, copies, sent)))
+                Ok(AttemptResult::Granted(self.granted(fence, copies, sent)))
             }
-            AcquireOutcome::Busy { left } => Ok(Attempt::Busy(left)),
+            AcquireOutcome::Busy { left } => Ok(AttemptResult::Busy(left)),
             AcquireOutcome::Over => {
                 // Nobody released this hold, so another process drew the same id. Draw another one.
                 self.hold = HoldId::new(self.shared.ids.draw());
-                Ok(Attempt::Busy(Some(Duration::ZERO)))
+                Ok(AttemptResult::Busy(Some(Duration::ZERO)))
             }
             AcquireOutcome::TooDeep => Err(LockError::TooDeep(name())),
             _ => Err(LockError::Foreign(name())),
@@ -199,10 +203,12 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
     async fn try_now(&mut self) -> Result<Option<LockGuard>, LockError> {
         for tries in 1..=TRIES {
             match self.attempt().await? {
-                Attempt::Granted(guard) => return Ok(Some(guard)),
-                Attempt::Busy(_) => return Ok(None),
-                Attempt::Silent(error) if tries == TRIES => return Err(LockError::Store(error)),
-                Attempt::Silent(_) => sleep(random::within(&RETRY)).await,
+                AttemptResult::Granted(guard) => return Ok(Some(guard)),
+                AttemptResult::Busy(_) => return Ok(None),
+                AttemptResult::Silent(error) if tries == TRIES => {
+                    return Err(LockError::Store(error));
+                }
+                AttemptResult::Silent(_) => sleep(random::within(&RETRY)).await,
             }
         }
         Ok(None)
@@ -240,9 +246,9 @@ impl<'a, S: LockStore> Acquisition<'a, S> {
                 let _ = timeout(until, position.released()).await;
             }
             (left, pause) = match self.attempt().await? {
-                Attempt::Granted(guard) => return Ok(Some(guard)),
-                Attempt::Busy(left) => (left, random::within(&POLL)),
-                Attempt::Silent(_) => (None, random::within(&RETRY)),
+                AttemptResult::Granted(guard) => return Ok(Some(guard)),
+                AttemptResult::Busy(left) => (left, random::within(&POLL)),
+                AttemptResult::Silent(_) => (None, random::within(&RETRY)),
             };
         }
     }

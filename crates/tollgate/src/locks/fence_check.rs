@@ -20,7 +20,7 @@ const MAX_COLUMN: usize = 63;
 /// Parts of an SQL statement that refuse a stale fence: a column holds the newest one.
 ///
 /// ```
-/// use tollgate::locks::fencing::SqlFence;
+/// use tollgate::locks::fence_check::SqlFence;
 ///
 /// let fence = SqlFence::new("fence")?;
 /// let update = format!(
@@ -33,7 +33,7 @@ const MAX_COLUMN: usize = 63;
 ///     "UPDATE stock SET amount = ?2, fence = ?1 WHERE id = ?3 AND (fence IS NULL OR fence <= ?1)",
 /// );
 /// // Bind `guard.fence().get()` as the first parameter. If no row changed, a newer fence was here.
-/// # Ok::<(), tollgate::locks::fencing::ColumnError>(())
+/// # Ok::<(), tollgate::locks::fence_check::ColumnError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SqlFence {
@@ -82,7 +82,7 @@ error_messages! {
 /// Remembers the newest fence of each resource of a service, and refuses older ones.
 ///
 /// ```
-/// use tollgate::locks::fencing::{FenceGate, FenceError, HEADER};
+/// use tollgate::locks::fence_check::{FenceGate, FenceError, HEADER};
 ///
 /// let gate = FenceGate::new(10_000);
 /// // With a request's headers: `headers.get(HEADER).map(|value| value.as_bytes())`.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate_core::lock::{Lease, LockName, LockNameError, LockStore, Owner};
 
-use super::guard::{LockGuard, ProtectedOutput, Release};
+use super::guard::{LockGuard, ProtectedOutput, ReleaseResult};
 use super::not_locked::{NotLocked, NotLockedReason};
 use super::scope::LockScope;
 use super::{LockError, Locks};
@@ -94,7 +94,7 @@ impl LockCall {
 /// # Errors
 ///
 /// When no locks are in scope, and as [`Locks::__enter`].
-pub async fn enter_lock(call: LockCall) -> Result<HeldLock, NotLocked> {
+pub async fn enter_lock(call: LockCall) -> Result<FunctionLock, NotLocked> {
     match LockScope::current() {
         Some(scope) => scope.enter(call).await,
         None => Err(call.not(None, NotLockedReason::NoScope)),
@@ -109,10 +109,10 @@ impl<S: LockStore> Locks<S> {
     /// When the name is empty or too long, another owner holds the lock, or the store does not
     /// answer.
     #[doc(hidden)]
-    pub async fn __enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
+    pub async fn __enter(&self, call: LockCall) -> Result<FunctionLock, NotLocked> {
         let name = call.named()?;
         match self.taken(&call, &name).await {
-            Ok(Some(guard)) => Ok(HeldLock { guard, function: (call.function)() }),
+            Ok(Some(guard)) => Ok(FunctionLock { guard, function: (call.function)() }),
             Ok(None) => {
                 let waited = match call.wait {
                     LockWait::For(waited) => waited,
@@ -147,12 +147,12 @@ impl<S: LockStore> Locks<S> {
 /// The lock of a call that runs.
 #[derive(Debug)]
 #[must_use = "the lock is given back as soon as this is dropped"]
-pub struct HeldLock {
+pub struct FunctionLock {
     guard: LockGuard,
     function: &'static str,
 }
 
-impl HeldLock {
+impl FunctionLock {
     /// The lock itself.
     pub const fn guard(&self) -> &LockGuard {
         &self.guard
@@ -175,7 +175,7 @@ impl HeldLock {
             ProtectedOutput::Lost(output) => output,
         };
         let released = guard.release().await;
-        let held = held && !matches!(released, Ok(Release::AlreadyLost));
+        let held = held && !matches!(released, Ok(ReleaseResult::AlreadyLost));
         match output {
             None => Err(NotLocked::new(function, Some(name), NotLockedReason::Stopped)),
             Some(output) if held || output.is_failure() => Ok(output),

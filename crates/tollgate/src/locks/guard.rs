@@ -14,7 +14,7 @@ use crate::clock::BootTime;
 
 /// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Release {
+pub enum ReleaseResult {
     /// The lock was held until now, and this hold of it has ended.
     Released,
     /// The lock was lost before. Another owner may have had it while this guard lived.
@@ -44,7 +44,7 @@ impl<T> ProtectedOutput<T> {
 }
 
 pub(crate) type ReleaseFuture<'a> =
-    Pin<Box<dyn Future<Output = Result<Release, LockError>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<ReleaseResult, LockError>> + Send + 'a>>;
 
 /// Gives the hold of a guard back, on any store.
 pub(crate) trait HoldReleaser: Send + Sync {
@@ -143,7 +143,7 @@ impl LockGuard {
     /// # Errors
     ///
     /// When the store did not answer for ten seconds. The lock ends with its lease.
-    pub async fn release(mut self) -> Result<Release, LockError> {
+    pub async fn release(mut self) -> Result<ReleaseResult, LockError> {
         let released = self.releaser.release(&self.hold).await;
         self.live = false;
         released

@@ -16,7 +16,7 @@ use tollgate_core::lock_mutex;
 
 use super::LockEvent;
 use super::error::LockError;
-use super::guard::{HoldReleaser, Release, ReleaseFuture};
+use super::guard::{HoldReleaser, ReleaseFuture, ReleaseResult};
 use super::hold::{Hold, LockState};
 use super::watchdog::Watchdog;
 use crate::clock::BootTime;
@@ -194,7 +194,7 @@ impl<S: LockStore> LeaseRenewer<S> {
     }
 
     /// Gives a hold back. Tries again until the store answers, or the lease is over.
-    pub(crate) async fn release(&self, hold: &Hold) -> Result<Release, LockError> {
+    pub(crate) async fn release(&self, hold: &Hold) -> Result<ReleaseResult, LockError> {
         self.forget(hold);
         let patience = BootTime::now().after(PATIENCE);
         loop {
@@ -205,11 +205,11 @@ impl<S: LockStore> LeaseRenewer<S> {
                         owner,
                         fence,
                     });
-                    return Ok(Release::Released);
+                    return Ok(ReleaseResult::Released);
                 }
                 Ok(ReleaseOutcome::AlreadyLost) => {
                     self.lose(hold);
-                    return Ok(Release::AlreadyLost);
+                    return Ok(ReleaseResult::AlreadyLost);
                 }
                 Err(error) => error,
             };
@@ -218,7 +218,7 @@ impl<S: LockStore> LeaseRenewer<S> {
             if now >= hold.deadline() {
                 // The lease is over, whether or not an attempt arrived before.
                 self.lose(hold);
-                return Ok(Release::AlreadyLost);
+                return Ok(ReleaseResult::AlreadyLost);
             }
             if now >= patience {
                 return Err(LockError::Store(error));

@@ -7,13 +7,13 @@
 //! | `guard`, `hold` | a lock that is held |
 //! | `watchdog`, `lease_renewer` | the watchdog: its schedule, and its thread |
 //! | `function`, `scope` | the code that `#[lock]` expands to, and the scope of its locks |
-//! | [`fencing`] | checks of a fence, for a resource |
+//! | [`fence_check`] | checks of a fence, for a resource |
 //!
 //! The steps themselves belong to the store ([`LockStore`]); `docs/locks.md` lists their promises.
 
 mod acquisition;
 mod error;
-pub mod fencing;
+pub mod fence_check;
 #[cfg(feature = "macros")]
 pub(crate) mod function;
 mod guard;
@@ -33,7 +33,7 @@ use std::time::Duration;
 use tollgate_core::lock::{Fence, Lease, MAX_LABEL, Owner};
 
 pub use error::LockError;
-pub use guard::{LockGuard, Loss, ProtectedOutput, Release};
+pub use guard::{LockGuard, Loss, ProtectedOutput, ReleaseResult};
 pub use hold::LockState;
 pub use lock_queue::Waiter;
 #[cfg(feature = "macros")]
@@ -59,7 +59,7 @@ const MAX_WAITING: usize = 1 << 19;
 /// holding does not.
 ///
 /// ```
-/// use tollgate::{EmbeddedStore, Locks, Release};
+/// use tollgate::{EmbeddedStore, Locks, ReleaseResult};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = Locks::new(EmbeddedStore::new());
@@ -68,7 +68,7 @@ const MAX_WAITING: usize = 1 << 19;
 /// assert!(locks.try_lock("order:42").await?.is_none(), "it is held");
 /// println!("write with fence {}", guard.fence());
 ///
-/// assert_eq!(guard.release().await?, Release::Released);
+/// assert_eq!(guard.release().await?, ReleaseResult::Released);
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tollgate_core::lock::LockStore;
 
-use super::function::{HeldLock, LockCall};
+use super::function::{FunctionLock, LockCall};
 use super::{Locks, NotLocked};
 
 tokio::task_local! {
@@ -60,12 +60,12 @@ impl LockScope {
         CURRENT.scope(self, future)
     }
 
-    pub(super) async fn enter(&self, call: LockCall) -> Result<HeldLock, NotLocked> {
+    pub(super) async fn enter(&self, call: LockCall) -> Result<FunctionLock, NotLocked> {
         self.locks.enter(call).await
     }
 }
 
-type EnterFuture<'a> = Pin<Box<dyn Future<Output = Result<HeldLock, NotLocked>> + Send + 'a>>;
+type EnterFuture<'a> = Pin<Box<dyn Future<Output = Result<FunctionLock, NotLocked>> + Send + 'a>>;
 
 /// Locks on any store.
 trait AnyLocks: Send + Sync {

@@ -20,7 +20,7 @@ use tollgate_core::{
 
 use crate::admission::Admission;
 use crate::clock;
-use crate::decision::{Intent, OwnedCounter, Plan, RuleSource, Ruling, keys, once_within};
+use crate::decision::{DecidingRules, Intent, OwnedCounter, Plan, Ruling, keys, once_within};
 use crate::limiter::Limiter;
 use crate::permits::Permits;
 pub use token::TokenError;
@@ -342,7 +342,7 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     async fn admit_and_note(&self, ask: &Ask<'_>) -> (Admission, Vec<SpentCharge>) {
-        let rules = RuleSource::Rules(self.rules());
+        let rules = DecidingRules::Rules(self.rules());
         let spent = |plan: &Plan<'_>, ruling: &Ruling| {
             let spent = plan.iter().filter_map(|(charge, policy)| match charge.op() {
                 Op::Take(cost) => Some(SpentCharge {

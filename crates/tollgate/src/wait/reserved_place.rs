@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate_core::rule::Ask;
 use tollgate_core::{Algorithm, Cost, Op, Store, Timestamp};
 
-use crate::decision::{Background, Intent, Job, OwnedCounter, Plan, RuleSource, Ruling, Source};
+use crate::decision::{Background, DecidingRules, Intent, Job, OwnedCounter, Plan, Ruling, Source};
 use crate::{Admission, Limiter};
 
 /// The charges for a place in the future. Empty for a request that passes at once or is refused.
@@ -52,7 +52,7 @@ impl<S: Store + 'static> Limiter<S> {
         &self,
         ask: &Ask<'_>,
         patience: Duration,
-        rules: &RuleSource,
+        rules: &DecidingRules,
     ) -> (Admission, ReservedPlace) {
         let intent = Intent::Charge { patience };
         self.admit_with(ask, intent, rules, |plan, ruling| self.reserve_place(plan, ruling)).await

@@ -80,7 +80,7 @@ fn is_elsewhere(target: &str) -> bool {
 }
 
 /// Returns the error in a link of this page, if there is one.
-fn trouble(page: &Path, target: &str) -> Option<String> {
+fn link_error(page: &Path, target: &str) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let path = if file.is_empty() { page.to_path_buf() } else { page.parent()?.join(file) };
     if !path.exists() {
@@ -99,7 +99,7 @@ fn every_link_leads_somewhere() {
         for target in targets(&read(&page)) {
             if !is_elsewhere(&target) {
                 checked += 1;
-                broken.extend(trouble(&page, &target));
+                broken.extend(link_error(&page, &target));
             }
         }
     }

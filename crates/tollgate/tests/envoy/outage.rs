@@ -76,7 +76,7 @@ async fn in_an_outage_any_quota_rule_suffices_and_only_it_owes() {
     connection.set(ConnectionState::Open);
     let peek = [d("one=a").hits(0), d("other=a").hits(0)];
     assert_eq!(told(&ask(&limiter, &peek).await), "OK: OK 0, OK 0");
-    assert_eq!(limiter.stats().debited, 2, "each was told of what passed");
+    assert_eq!(limiter.stats().settled_debts, 2, "each was told of what passed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use tollgate::locks::{Durability, LockNameError, Replicas};
-use tollgate::{Event, LockError, LockEvent, LockState, Observer, ProtectedOutput, Release};
+use tollgate::{Event, LockError, LockEvent, LockState, Observer, ProtectedOutput, ReleaseResult};
 
 use crate::stage::{Stage, brisk, on_both_stores, until};
 
@@ -39,11 +39,11 @@ async fn one_holds_it_and_the_next_gets_it(stage: impl Stage) {
     let (fence, waiting) = (first.fence(), there.lock("order:1"));
     let (second, released) = tokio::join!(waiting, first.release());
 
-    assert_eq!(released.unwrap(), Release::Released);
+    assert_eq!(released.unwrap(), ReleaseResult::Released);
     let second = second.unwrap();
     assert!(second.fence() > fence);
     assert_eq!(second.protect(async { 7 }).await, ProtectedOutput::Sure(7));
-    assert_eq!(second.release().await.unwrap(), Release::Released);
+    assert_eq!(second.release().await.unwrap(), ReleaseResult::Released);
     assert!(here.inspect("order:1").await.unwrap().is_none());
 }
 
@@ -63,7 +63,7 @@ async fn an_owner_enters_again_past_those_who_wait(stage: impl Stage) {
 
     assert_eq!(inner.fence(), outer.fence(), "re-entry keeps the fence");
     assert_eq!(locks.inspect("a").await.unwrap().unwrap().depth, 2);
-    assert_eq!(outer.release().await.unwrap(), Release::Released);
+    assert_eq!(outer.release().await.unwrap(), ReleaseResult::Released);
     assert_eq!(inner.state(), LockState::Sure);
     assert_eq!(locks.waiters().len(), 1, "still held");
     let fence = inner.fence();
@@ -93,7 +93,7 @@ async fn a_dropped_guard_gives_its_lock_back(stage: impl Stage) {
         // Nobody would get it before the lease of thirty seconds ended.
         let lock = there.named("dropped").unwrap();
         let next = lock.lock_within(Duration::from_secs(20)).await.unwrap().unwrap();
-        assert_eq!(next.release().await.unwrap(), Release::Released);
+        assert_eq!(next.release().await.unwrap(), ReleaseResult::Released);
     }
 }
 
@@ -170,8 +170,8 @@ async fn names_are_any_text_up_to_a_length(stage: impl Stage) {
     for name in ["{", "}", "{}", "a{b}c", "}{", "two words", " ", "a\r\nb\0c", "щ", &longest] {
         let guard = here.lock(name).await.unwrap();
         let (next, released) = tokio::join!(there.lock(name), guard.release());
-        assert_eq!(released.unwrap(), Release::Released, "{name:?}");
-        assert_eq!(next.unwrap().release().await.unwrap(), Release::Released, "{name:?}");
+        assert_eq!(released.unwrap(), ReleaseResult::Released, "{name:?}");
+        assert_eq!(next.unwrap().release().await.unwrap(), ReleaseResult::Released, "{name:?}");
     }
     let one = here.lock("a").await.unwrap();
     assert!(here.try_lock("{a}").await.unwrap().is_some(), "these are two locks");
@@ -204,9 +204,9 @@ async fn a_forgotten_lock_is_told_to_be_lost(stage: impl Stage) {
     assert_eq!(guard.state(), LockState::Lost);
     let next = locks.lock("a").await.unwrap();
     assert!(next.fence() > guard.fence(), "E42, over the loss of the store's state");
-    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::AlreadyLost);
     assert_eq!(next.state(), LockState::Sure, "what is another's stays so");
-    assert_eq!(next.release().await.unwrap(), Release::Released);
+    assert_eq!(next.release().await.unwrap(), ReleaseResult::Released);
 }
 
 /// E44: an explicit lease has no watchdog; its end is told, and the next one gets the lock without a
@@ -222,7 +222,7 @@ async fn a_lease_that_is_not_renewed_ends(stage: impl Stage) {
 
     assert_eq!(guard.state(), LockState::Lost);
     assert!(next.await.unwrap().fence() > guard.fence());
-    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::AlreadyLost);
 }
 
 #[derive(Clone, Default)]
@@ -324,7 +324,7 @@ async fn a_sum_under_the_lock_is_exact(stage: impl Stage) {
                     let before = sum.load(SeqCst);
                     tokio::task::yield_now().await;
                     sum.store(before + 1, SeqCst);
-                    assert_eq!(guard.release().await.unwrap(), Release::Released);
+                    assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
                 }
             }));
         }
@@ -354,6 +354,6 @@ async fn many_are_renewed_together(stage: impl Stage) {
     .await;
 
     for guard in guards {
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     }
 }

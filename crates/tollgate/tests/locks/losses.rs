@@ -12,11 +12,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tollgate::Lease;
 use tollgate::redis::RedisStore;
-use tollgate::{LockGuard, Locks, Release};
+use tollgate::{LockGuard, Locks, ReleaseResult};
 use tollgate_core::testing::Rng;
 use tollgate_harness::{Direction, Fault, FaultProxy, RedisServer, Reply};
 
-use crate::stage::patient;
+use crate::stage::without_timeout;
 
 const LEASE: Duration = Duration::from_secs(3);
 const WAVES: u64 = 20;
@@ -44,7 +44,7 @@ async fn told(server: Arc<RedisServer>, guard: LockGuard, name: String, last: i6
     let told = wall();
     // A renewal that nobody was told of may have made it longer meanwhile.
     let left = ends(&server, &name).unwrap_or(last).max(last) - told;
-    assert!(matches!(guard.release().await, Ok(Release::AlreadyLost) | Err(_)));
+    assert!(matches!(guard.release().await, Ok(ReleaseResult::AlreadyLost) | Err(_)));
     left
 }
 
@@ -52,7 +52,7 @@ async fn told(server: Arc<RedisServer>, guard: LockGuard, name: String, last: i6
 async fn wave(server: &Arc<RedisServer>, wave: u64) -> Vec<i64> {
     let mut rng = Rng::new(wave);
     let proxy = FaultProxy::start(server.address()).unwrap();
-    let config = patient(&proxy.url()).deadline(Duration::from_millis(100));
+    let config = without_timeout(&proxy.url()).deadline(Duration::from_millis(100));
     let locks = Locks::builder(RedisStore::connect(config).await.unwrap());
     let locks = locks.lease(Lease::new(LEASE).unwrap()).build();
     let mut held = Vec::new();

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use tollgate::Lease;
 use tollgate::redis::RedisStore;
-use tollgate::{LockState, Locks, Release};
+use tollgate::{LockState, Locks, ReleaseResult};
 use tollgate_harness::{RedisServer, Reply, ServerClock};
 
-use crate::stage::patient;
+use crate::stage::without_timeout;
 
 const URL: &str = "TOLLGATE_LOCK_CHILD_OF";
 const LEASE: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ fn lease() -> Lease {
 }
 
 async fn locks(url: &str) -> Locks<RedisStore> {
-    let store = RedisStore::connect(patient(url).deadline(Duration::from_millis(100)));
+    let store = RedisStore::connect(without_timeout(url).deadline(Duration::from_millis(100)));
     Locks::builder(store.await.unwrap()).lease(lease()).build()
 }
 
@@ -54,7 +54,7 @@ fn child() {
         say("lost");
         // A holder that does not check would write now.
         say("writes");
-        assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::AlreadyLost);
     });
 }
 
@@ -139,7 +139,7 @@ async fn a_holder_that_was_stopped_beyond_its_lease_is_told_first_thing() {
 
         assert_eq!(holder.hears("lost"), fence);
         assert!(guard.fence().get() > holder.hears("writes"), "what it writes now is refused");
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     }
 }
 
@@ -177,11 +177,11 @@ async fn a_holder_is_told_when_redis_came_back_empty() {
     guard.lost().await;
 
     assert!(next.fence() > guard.fence());
-    assert_eq!(guard.release().await.unwrap(), Release::AlreadyLost);
+    assert_eq!(guard.release().await.unwrap(), ReleaseResult::AlreadyLost);
     let owner = server.command(&[b"HKEYS", b"a"]).unwrap();
     let next_owner = Reply::Bulk(next.owner().as_str().as_bytes().to_vec());
     assert_eq!(owner, Reply::Array(vec![next_owner]));
-    assert_eq!(next.release().await.unwrap(), Release::Released);
+    assert_eq!(next.release().await.unwrap(), ReleaseResult::Released);
 }
 
 /// B30: Redis dies and stays away: the loss is told before the lease could have ended.
@@ -255,6 +255,6 @@ fn a_blocked_runtime_keeps_its_locks() {
         std::thread::sleep(3 * LEASE);
 
         assert_eq!(guard.state(), LockState::Sure);
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     });
 }

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use tollgate::locks::{LockName, LockStore};
-use tollgate::{EmbeddedStore, LockError, LockState, Locks, Release};
+use tollgate::{EmbeddedStore, LockError, LockState, Locks, ReleaseResult};
 use tollgate_harness::{Direction, Fault, FaultProxy, RedisServer, Reply};
 
-use crate::stage::{Embedded, Flaky, Redis, Stage, brisk, now, patient, until};
+use crate::stage::{Embedded, Flaky, Redis, Stage, brisk, now, until, without_timeout};
 
 /// Redisson schedules the renewal after the answer, so that an unlock may come before it and the lock
 /// is renewed for ever (its issue 7272). Here: whatever renewal begins after a release was answered
@@ -67,13 +67,13 @@ async fn lost_answers_count_once(stage: impl Stage) {
     flaky.lose_released.store(3, SeqCst);
     assert_eq!(
         inner.release().await.unwrap(),
-        Release::Released,
+        ReleaseResult::Released,
         "answered alike when asked again"
     );
 
     assert_eq!(locks.inspect("a").await.unwrap().unwrap().depth, 1);
     flaky.lose_released.store(1, SeqCst);
-    assert_eq!(outer.release().await.unwrap(), Release::Released);
+    assert_eq!(outer.release().await.unwrap(), ReleaseResult::Released);
     assert!(locks.inspect("a").await.unwrap().is_none());
     // A caller that gives up releases the lock that it may have been granted.
     flaky.lose_acquired.store(3, SeqCst);
@@ -100,10 +100,10 @@ async fn lost_answers_count_once_redis() {
 async fn an_answer_lost_on_the_wire_counts_once() {
     let server = RedisServer::start().unwrap();
     let proxy = FaultProxy::start(server.address()).unwrap();
-    let store = tollgate::redis::RedisStore::connect(patient(&proxy.url())).await.unwrap();
+    let store = tollgate::redis::RedisStore::connect(without_timeout(&proxy.url())).await.unwrap();
     let locks = Locks::new(store);
     let warm = locks.lock("warm").await.unwrap();
-    assert_eq!(warm.release().await.unwrap(), Release::Released);
+    assert_eq!(warm.release().await.unwrap(), ReleaseResult::Released);
     let depth = || server.command(&[b"HVALS", b"a"]).unwrap();
     let once = Reply::Array(vec![Reply::Bulk(b"1".to_vec())]);
 
@@ -135,7 +135,7 @@ async fn an_answer_lost_on_the_wire_counts_once() {
         let free = Reply::Array(vec![]);
         until("its answer is lost", async || depth() == free && received() > answered).await;
         lose();
-        assert_eq!(releasing.await.unwrap().unwrap(), Release::Released);
+        assert_eq!(releasing.await.unwrap().unwrap(), ReleaseResult::Released);
     }
 }
 
@@ -227,7 +227,7 @@ async fn a_hundred_thousand_wait_in_one_process() {
     held.release().await.unwrap();
 
     for task in tasks {
-        assert_eq!(task.await.unwrap(), Release::Released);
+        assert_eq!(task.await.unwrap(), ReleaseResult::Released);
     }
 }
 
@@ -251,7 +251,7 @@ async fn many_waiters_need_one_subscription() {
     assert!(info.contains("connected_clients:3\r\n"), "ours, its subscription, the test's: {info}");
     tasks.iter().for_each(tokio::task::JoinHandle::abort);
     until("nobody waits", async || waiting().await == 0).await;
-    assert_eq!(held.release().await.unwrap(), Release::Released);
+    assert_eq!(held.release().await.unwrap(), ReleaseResult::Released);
 }
 
 /// A holder dies between the grant and the first renewal; nobody publishes anything.
@@ -315,7 +315,7 @@ async fn a_lock_and_its_release_are_one_round_trip_each() {
 
     for i in 0..100 {
         let guard = locks.lock(&format!("lock {}", i % 10)).await.unwrap();
-        assert_eq!(guard.release().await.unwrap(), Release::Released);
+        assert_eq!(guard.release().await.unwrap(), ReleaseResult::Released);
     }
 
     assert_eq!(calls(&stage.server, "evalsha") - evals, 200);
@@ -343,7 +343,7 @@ async fn a_hand_over_costs_one_try_of_each_process() {
     let (before, evals) = (held.remaining(), calls(&stage.server, "evalsha"));
     held.release().await.unwrap();
     for task in tasks {
-        assert_eq!(task.await.unwrap(), Release::Released);
+        assert_eq!(task.await.unwrap(), ReleaseResult::Released);
     }
 
     let polls = u64::try_from(before.as_millis() / 100).unwrap() * 3;

@@ -13,7 +13,7 @@ use tollgate::{LockError, Locks, ProtectedOutput};
 use tollgate_core::testing::Rng;
 use tollgate_harness::{FaultProxy, RedisServer};
 
-use crate::stage::patient;
+use crate::stage::without_timeout;
 
 /// The resource that the locks protect. It checks fences, as every such resource should.
 #[derive(Default)]
@@ -50,7 +50,7 @@ async fn no_stale_holder_is_accepted_whatever_breaks() {
     let resources = Arc::new([("a", Mutex::default()), ("b", Mutex::default())]);
     let mut tasks = Vec::new();
     for process in 0..4 {
-        let store = RedisStore::connect(patient(&proxy.url())).await.unwrap();
+        let store = RedisStore::connect(without_timeout(&proxy.url())).await.unwrap();
         let locks = Locks::new(store);
         for _ in 0..4 {
             let (locks, left) = (locks.clone(), Arc::clone(&left));

@@ -77,7 +77,7 @@ impl Redis {
 }
 
 /// Nothing times out for want of a processor.
-pub(crate) fn patient(url: &str) -> Config {
+pub(crate) fn without_timeout(url: &str) -> Config {
     let ages = Duration::from_secs(60);
     Config::new(url).unwrap().deadline(ages).connect_timeout(ages)
 }
@@ -86,7 +86,7 @@ impl Stage for Redis {
     type Store = Arc<RedisStore>;
 
     async fn connect(&self) -> Self::Store {
-        Arc::new(RedisStore::connect(patient(&self.server.url())).await.unwrap())
+        Arc::new(RedisStore::connect(without_timeout(&self.server.url())).await.unwrap())
     }
 
     fn forget(&self) {

@@ -25,7 +25,7 @@ use rustix::process::Signal;
 use tollgate::locks::{Durability, Replicas};
 use tollgate::redis::RedisStore;
 use tollgate::{Lease, Owner};
-use tollgate::{LockError, LockGuard, Locks, Release};
+use tollgate::{LockError, LockGuard, Locks, ReleaseResult};
 
 pub(super) use command::exec;
 
@@ -213,11 +213,11 @@ impl LockCommand {
         let name = plain(&self.name);
         let status = match (ran, guard.release().await) {
             (CommandEnd::Stopped, _) => LOST,
-            (CommandEnd::Ended(_), Ok(Release::AlreadyLost)) => {
+            (CommandEnd::Ended(_), Ok(ReleaseResult::AlreadyLost)) => {
                 complain(&format!("the lock {name:?} was lost before the command ended"));
                 LOST
             }
-            (CommandEnd::Ended(status), Ok(Release::Released)) => status,
+            (CommandEnd::Ended(status), Ok(ReleaseResult::Released)) => status,
             (CommandEnd::Ended(status), Err(error)) => {
                 let error = chain(&error);
                 complain(&format!("the lock {name:?} ends with its lease: {error}"));
