@@ -101,7 +101,7 @@ impl OpenConnection {
         let connections = &server.connections[listener];
         let admitted =
             connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok();
-        let count = if admitted { &connections.accepted } else { &connections.turned_away };
+        let count = if admitted { &connections.accepted } else { &connections.rejected };
         count.fetch_add(1, Ordering::Relaxed);
         admitted.then(|| Self { server: Arc::clone(server), listener })
     }

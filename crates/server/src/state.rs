@@ -59,7 +59,7 @@ pub struct Connections {
     /// Served or being served.
     pub accepted: AtomicU64,
     /// Turned away, as there were too many.
-    pub turned_away: AtomicU64,
+    pub rejected: AtomicU64,
     /// Closed because their client took too long.
     pub timed_out: AtomicU64,
 }
@@ -120,8 +120,8 @@ impl ServerState {
     }
 
     /// Reason why the last good rules cannot be saved in `--state-dir`.
-    pub fn state_trouble(&self) -> Option<String> {
-        self.rules.state_trouble().or_else(|| self.envoy.state_trouble())
+    pub fn save_error(&self) -> Option<String> {
+        self.rules.save_error().or_else(|| self.envoy.save_error())
     }
 
     /// Begins to drain: reports not ready from now on.
@@ -155,15 +155,16 @@ impl ServerState {
     /// Counts the decision about a request, and records a refusal.
     pub fn record(&self, protocol: Protocol, ask: &Ask<'_>, admission: &Admission) {
         let ruling = admission.ruling();
-        self.counts.judged(protocol, ruling, Outcome::of(admission), || self.limiter.rules());
+        self.counts
+            .count_decision(protocol, ruling, Outcome::of(admission), || self.limiter.rules());
         if !admission.passes() {
-            let retry = admission.retry_after().map(millis_up);
-            self.remember(RefusalRecord::new(protocol, ask, ruling, retry), 1);
+            let retry = admission.retry_after().map(ceil_millis);
+            self.record_refusal(RefusalRecord::new(protocol, ask, ruling, retry), 1);
         }
     }
 
     /// Records a refusal that stands for `weight` of them, and publishes it.
-    pub(crate) fn remember(&self, mut refusal: RefusalRecord, weight: u64) {
+    pub(crate) fn record_refusal(&self, mut refusal: RefusalRecord, weight: u64) {
         if refusal.at_us == 0 {
             // Blocks and repeated refusals do not ask the store.
             refusal.at_us = self.limiter.store().now().as_micros();
@@ -174,6 +175,6 @@ impl ServerState {
 }
 
 /// Whole milliseconds that are not earlier than this.
-pub(crate) fn millis_up(duration: Duration) -> u64 {
+pub(crate) fn ceil_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

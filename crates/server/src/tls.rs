@@ -2,7 +2,7 @@
 //!
 //! The two files are read every second and at SIGHUP. Their bytes decide whether anything changed, so that
 //! swapped links, as of ConfigMaps and certbot, are followed too. A pair that is broken, or half written,
-//! changes nothing but [`Tls::trouble`]: new connections use the last good pair. Open connections keep theirs.
+//! changes nothing but [`Tls::error`]: new connections use the last good pair. Open connections keep theirs.
 //!
 //! Each connection calls [`Tls::accept`] in its own task, so that a client that does not shake hands holds up
 //! no other. The key is in no message, log line or `Debug`.
@@ -52,7 +52,7 @@ pub struct Tls {
     /// Hash of the files at the last read, so that the same ones are not checked twice.
     last_read_hash: Mutex<u64>,
     hasher: RandomState,
-    trouble: Mutex<Option<String>>,
+    error: Mutex<Option<String>>,
     /// Set if other users could read the key at the last check.
     open_to_others: AtomicBool,
     /// Times that a pair was loaded.
@@ -115,7 +115,7 @@ impl Tls {
             hasher,
             files,
             present: ArcSwap::from_pointee(pair),
-            trouble: Mutex::default(),
+            error: Mutex::default(),
             loaded: AtomicU64::new(1),
             rejected: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -138,8 +138,8 @@ impl Tls {
     }
 
     /// Error of the current files, if an older pair is in use.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+    pub fn error(&self) -> Option<String> {
+        lock(&self.error).clone()
     }
 
     /// Reloads the files, and uses their pair from now on if it is new and valid. Blocks.
@@ -153,7 +153,7 @@ impl Tls {
             return;
         }
         *last_read_hash = hash;
-        let trouble = match read.and_then(|bytes| bytes.pair(&self.files)) {
+        let error = match read.and_then(|bytes| bytes.pair(&self.files)) {
             Ok(pair) => {
                 self.present.store(Arc::new(pair));
                 self.loaded.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Tls {
                 Some(error.to_string())
             }
         };
-        *lock(&self.trouble) = trouble;
+        *lock(&self.error) = error;
     }
 
     /// Follows the files until dropped.

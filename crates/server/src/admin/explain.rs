@@ -17,7 +17,7 @@ use crate::http::problem::{Problem, json};
 use crate::protocols::grpc::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use crate::protocols::grpc::{self, CallExplanation, explain};
 use crate::protocols::http::{CheckRequest, MAX_BODY, read};
-use crate::state::{ServerState, millis_up};
+use crate::state::{ServerState, ceil_millis};
 use crate::telemetry::refusals::reason;
 
 pub(super) async fn answer(
@@ -69,7 +69,7 @@ fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
             "allows": status.limit.map(|limit| limit.to_string()),
             "passes": status.code == Code::Ok,
             "remaining": status.limit.map(|_| status.remaining),
-            "resets_after_ms": status.reset_after.map(millis_up),
+            "resets_after_ms": status.reset_after.map(ceil_millis),
         })
     });
     object!({
@@ -96,8 +96,8 @@ fn shown(explanation: &Explanation) -> serde_json::Value {
             "key": counter.key,
             "passes": counter.passes,
             "remaining": counter.remaining,
-            "clears_after_ms": counter.clears_after.map(millis_up),
-            "full_after_ms": millis_up(counter.full_after),
+            "clears_after_ms": counter.clears_after.map(ceil_millis),
+            "full_after_ms": ceil_millis(counter.full_after),
         })
     });
     object!({

@@ -115,12 +115,12 @@ fn status(server: &ServerState) -> Value {
         "rules_version": server.limiter.rules().version(),
         "rules_from": server.rules.source(),
         "rules_file": server.rules.file().map(|path| path.display().to_string()),
-        "rules_trouble": server.rules.trouble(),
+        "rules_trouble": server.rules.error(),
         "envoy_rules_version": server.limiter.envoy_rules().version(),
         "envoy_rules": server.limiter.envoy_rules().rules().len(),
         "envoy_files": server.envoy.files(),
-        "envoy_trouble": server.envoy.trouble(),
-        "state_trouble": server.state_trouble(),
+        "envoy_trouble": server.envoy.error(),
+        "state_trouble": server.save_error(),
         "readiness": server.readiness().name(),
     })
 }

@@ -12,7 +12,7 @@ use tollgate::Locks;
 use tollgate::locks::{LockHolder, LockKind};
 use tollgate::redis::RedisStore;
 
-use super::redis::{LockStore, chain, plain, whoami};
+use super::redis::{LockStoreArgs, chain, plain, whoami};
 use super::{Exit, Failure, answer, say, wait};
 use crate::settings::value::{LogFormat, LogLevel};
 use crate::telemetry::log;
@@ -50,7 +50,7 @@ pub(super) enum LocksCommand {
     },
 }
 
-pub(super) fn run(store: &LockStore, command: &LocksCommand) -> Result<Exit, Failure> {
+pub(super) fn run(store: &LockStoreArgs, command: &LocksCommand) -> Result<Exit, Failure> {
     wait(async {
         let locks = Locks::new(store.open(None).await?);
         let done = match command {

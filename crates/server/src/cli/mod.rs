@@ -60,7 +60,7 @@ enum Command {
     /// List locks and their holders, and release locks by force
     Locks {
         #[command(flatten)]
-        store: redis::LockStore,
+        store: redis::LockStoreArgs,
         #[command(subcommand)]
         command: locks::LocksCommand,
     },

@@ -19,7 +19,7 @@ const CONNECT: Duration = Duration::from_secs(1);
 
 /// Redis that stores locks.
 #[derive(Args, Clone, Debug)]
-pub(super) struct LockStore {
+pub(super) struct LockStoreArgs {
     /// URL of the Redis or Valkey that stores locks; `embedded` does not work across processes
     #[arg(long, global = true, env = "TOLLGATE_STORE", hide_env_values = true, value_name = "URL")]
     store: Option<Secret>,
@@ -43,7 +43,7 @@ pub(super) struct LockStore {
     store_deadline: Option<DurationText>,
 }
 
-impl LockStore {
+impl LockStoreArgs {
     /// Connects, and reports missing rights for locks of these names. A Redis that cannot be reached is an
     /// error only at the first operation on a lock.
     pub(super) async fn open(&self, names: Option<&str>) -> Result<RedisStore, Failure> {

@@ -54,7 +54,7 @@ struct EnvoyState {
     /// The names of its files.
     files: Vec<String>,
     /// Error of the current files.
-    trouble: Option<String>,
+    error: Option<String>,
 }
 
 impl EnvoyRuleSource {
@@ -85,8 +85,8 @@ impl EnvoyRuleSource {
     }
 
     /// Error of the current files, if they do not apply.
-    pub fn trouble(&self) -> Option<String> {
-        self.state().trouble.clone()
+    pub fn error(&self) -> Option<String> {
+        self.state().error.clone()
     }
 
     /// The first rules: those of the files, else the last good ones.
@@ -107,7 +107,7 @@ impl EnvoyRuleSource {
             Ok(()) => tracing::info!("applied the last good rules for Envoy"),
             Err(error) => self.last_good.log_ignored(&error),
         }
-        self.state().trouble = Some(error);
+        self.state().error = Some(error);
     }
 
     /// Reads the files, and applies their rules if they are new and valid. Returns whether it did.
@@ -128,7 +128,7 @@ impl EnvoyRuleSource {
         if state.last_read_hash == Some(read_hash) {
             // The state directory can become usable without a change of the rules.
             if state.applied_hash == Some(files_hash)
-                && self.last_good.trouble().is_some()
+                && self.last_good.save_error().is_some()
                 && let Ok(files) = &read
             {
                 self.save_last_good(files);
@@ -137,7 +137,7 @@ impl EnvoyRuleSource {
         }
         state.last_read_hash = Some(read_hash);
         if state.applied_hash == Some(files_hash) {
-            state.trouble = None;
+            state.error = None;
             return Ok(false);
         }
         let applied = read.and_then(|files| self.apply(&mut state, limiter, beside, &files));
@@ -145,7 +145,7 @@ impl EnvoyRuleSource {
             Ok(()) => state.applied_hash = Some(files_hash),
             Err(error) => {
                 self.rejected.fetch_add(1, Ordering::Relaxed);
-                state.trouble = Some(error.clone());
+                state.error = Some(error.clone());
                 return Err(error);
             }
         }
@@ -169,7 +169,7 @@ impl EnvoyRuleSource {
         {
             let mut ownership = beside.domain_ownership();
             let new = DomainOwnership::of(files);
-            new.are_free(&limiter.rules(), beside.file())?;
+            new.check_free(&limiter.rules(), beside.file())?;
             limiter.set_envoy_rules(set).map_err(|stale| stale.to_string())?;
             *ownership = new;
         }
@@ -177,15 +177,15 @@ impl EnvoyRuleSource {
         beside.recheck_rejected();
         self.applied.fetch_add(1, Ordering::Relaxed);
         self.missing.store(false, Ordering::Relaxed);
-        state.trouble = None;
+        state.error = None;
         state.files = files.iter().map(|file| file.name.clone()).collect();
         self.save_last_good(files);
         Ok(())
     }
 
     /// Reason why the last good rules cannot be saved.
-    pub fn state_trouble(&self) -> Option<String> {
-        self.last_good.trouble()
+    pub fn save_error(&self) -> Option<String> {
+        self.last_good.save_error()
     }
 
     fn save_last_good(&self, files: &[EnvoyFile]) {
@@ -230,7 +230,7 @@ impl DomainOwnership {
     }
 
     /// Checks that the other rules, those of the file `beside`, define none of these domains.
-    pub(crate) fn are_free(&self, rules: &RuleSet, beside: Option<&Path>) -> Result<(), String> {
+    pub(crate) fn check_free(&self, rules: &RuleSet, beside: Option<&Path>) -> Result<(), String> {
         for domain in &rules.declaration().domains {
             let Some(ours) = self.0.get(&domain.name) else { continue };
             let theirs = match beside {

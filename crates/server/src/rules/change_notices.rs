@@ -25,7 +25,7 @@ const MAX_MESSAGE: usize = 64 << 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Interval of pings on the subscription.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const PING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The pauses before that connection is made again: the first, which doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -86,7 +86,7 @@ async fn listen(server: &Arc<ServerState>, channel: &str, notice: mpsc::Sender<C
                 let _ = notice.try_send(ChangeNotice::Gap);
                 while tokio::select! {
                     () = connection.closed() => false,
-                    () = sleep(HEARTBEAT) => true,
+                    () = sleep(PING_INTERVAL) => true,
                 } && connection.command(&[b"PING"]).await.is_ok()
                 {}
                 tracing::warn!("lost the subscription to rule changes");

@@ -18,18 +18,18 @@ use crate::sync::lock;
 #[derive(Debug, Default)]
 pub(crate) struct LastGood {
     path: Option<PathBuf>,
-    trouble: Mutex<Option<String>>,
+    save_error: Mutex<Option<String>>,
 }
 
 impl LastGood {
     /// The file of this name in the directory.
     pub(crate) fn new(dir: Option<&PathBuf>, name: &str) -> Self {
-        Self { path: dir.map(|dir| dir.join(name)), trouble: Mutex::default() }
+        Self { path: dir.map(|dir| dir.join(name)), save_error: Mutex::default() }
     }
 
     /// Reason why rules cannot be saved.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+    pub(crate) fn save_error(&self) -> Option<String> {
+        lock(&self.save_error).clone()
     }
 
     /// Reads the saved rules, if any, and checks that the directory is writable.
@@ -60,7 +60,7 @@ impl LastGood {
     /// Saves a text, unless it is saved already.
     pub(crate) fn save(&self, text: &str) {
         let Some(path) = &self.path else { return };
-        if self.trouble().is_none() && read(path).is_ok_and(|saved| saved == text.as_bytes()) {
+        if self.save_error().is_none() && read(path).is_ok_and(|saved| saved == text.as_bytes()) {
             return;
         }
         // A full disk must not keep rules from applying.
@@ -69,13 +69,13 @@ impl LastGood {
 
     /// Records the error of a save, or that there is none, and logs a change.
     fn note_save(&self, wrong: Option<String>) {
-        let mut trouble = lock(&self.trouble);
-        if *trouble != wrong {
+        let mut save_error = lock(&self.save_error);
+        if *save_error != wrong {
             match &wrong {
                 Some(error) => tracing::warn!(error, "cannot save the last good rules"),
                 None => tracing::info!("the last good rules are saved again"),
             }
-            *trouble = wrong;
+            *save_error = wrong;
         }
     }
 }

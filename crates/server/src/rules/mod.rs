@@ -2,7 +2,7 @@
 //!
 //! They have one authority: a file, a set in Redis, hashes in Redis that another system writes, or
 //! otherwise the admin API. A new set is read and checked whole before it replaces the one that applies; an
-//! invalid one changes nothing but [`RuleSource::trouble`]. The last good rules can be kept in a directory,
+//! invalid one changes nothing but [`RuleSource::error`]. The last good rules can be kept in a directory,
 //! for a start at which the authority has none.
 //!
 //! | Part | Does |
@@ -49,12 +49,12 @@ pub(crate) use watch::{follow_dirs, reload, start};
 /// Source of the rules, and its state.
 #[derive(Debug, Default)]
 pub struct RuleSource {
-    authority: Authority,
+    kind: RuleSourceKind,
     last_good: LastGood,
     /// Hash of the last read, so that the same bytes are not checked twice.
     last_read_hash: Mutex<Option<u64>>,
     /// Error of the authority's current rules.
-    trouble: Mutex<Option<String>>,
+    error: Mutex<Option<String>>,
     /// Hash of the error that was logged last, so that it is logged once.
     last_logged_error: Mutex<Option<u64>>,
     /// Set if the next reload from Redis must check everything again.
@@ -69,7 +69,7 @@ pub struct RuleSource {
 }
 
 #[derive(Debug, Default)]
-enum Authority {
+enum RuleSourceKind {
     File(PathBuf, Format),
     Stored(StoredSet),
     Hashes(Hashes),
@@ -148,38 +148,38 @@ pub struct RulesChange {
 
 impl RuleSource {
     pub(crate) fn new(settings: &Settings) -> Result<Self, ConnectError> {
-        let authority = match (&settings.rules, &settings.rules_from) {
+        let kind = match (&settings.rules, &settings.rules_from) {
             (Some(path), _) => {
-                Authority::File(path.clone(), Format::of_path(path).unwrap_or(Format::Yaml))
+                RuleSourceKind::File(path.clone(), Format::of_path(path).unwrap_or(Format::Yaml))
             }
             (None, Some(from)) => {
                 let config = connection::config(settings, from)?;
                 match from.layout {
-                    RulesLayout::Set => Authority::Stored(StoredSet::new(from, config)),
-                    RulesLayout::Hashes => Authority::Hashes(Hashes::new(from, config)),
+                    RulesLayout::Set => RuleSourceKind::Stored(StoredSet::new(from, config)),
+                    RulesLayout::Hashes => RuleSourceKind::Hashes(Hashes::new(from, config)),
                 }
             }
-            (None, None) => Authority::Memory,
+            (None, None) => RuleSourceKind::Memory,
         };
         let last_good = LastGood::new(settings.state_dir.as_ref(), "rules.last-good.yaml");
-        let missing = !matches!(authority, Authority::Memory);
-        Ok(Self { authority, last_good, missing: AtomicBool::new(missing), ..Self::default() })
+        let missing = !matches!(kind, RuleSourceKind::Memory);
+        Ok(Self { kind, last_good, missing: AtomicBool::new(missing), ..Self::default() })
     }
 
     /// Source of the rules, for people.
     pub fn source(&self) -> String {
-        match &self.authority {
-            Authority::File(path, _) => path.display().to_string(),
-            Authority::Stored(stored) => format!("{} in Redis", stored.key()),
-            Authority::Hashes(hashes) => format!("{} in Redis", hashes.pattern()),
-            Authority::Memory => "none".to_owned(),
+        match &self.kind {
+            RuleSourceKind::File(path, _) => path.display().to_string(),
+            RuleSourceKind::Stored(stored) => format!("{} in Redis", stored.key()),
+            RuleSourceKind::Hashes(hashes) => format!("{} in Redis", hashes.pattern()),
+            RuleSourceKind::Memory => "none".to_owned(),
         }
     }
 
     /// The file that is watched, if rules come from one.
     pub fn file(&self) -> Option<&Path> {
-        match &self.authority {
-            Authority::File(path, _) => Some(path),
+        match &self.kind {
+            RuleSourceKind::File(path, _) => Some(path),
             _ => None,
         }
     }
@@ -190,8 +190,8 @@ impl RuleSource {
     }
 
     /// Error of the authority's current rules, if they do not apply.
-    pub fn trouble(&self) -> Option<String> {
-        lock(&self.trouble).clone()
+    pub fn error(&self) -> Option<String> {
+        lock(&self.error).clone()
     }
 
     /// Applies the rules that applied when a server last ran here. First of all, as versions only
@@ -207,13 +207,13 @@ impl RuleSource {
     }
 
     /// Reason why the last good rules cannot be saved.
-    pub fn state_trouble(&self) -> Option<String> {
-        self.last_good.trouble()
+    pub fn save_error(&self) -> Option<String> {
+        self.last_good.save_error()
     }
 
     /// Tries again to save the last good rules, if that went wrong.
     pub(crate) fn retry_save(&self, limiter: &Limiter<AnyStore>) {
-        if self.last_good.trouble().is_some() && limiter.rules().version() > 0 {
+        if self.last_good.save_error().is_some() && limiter.rules().version() > 0 {
             self.save_last_good(limiter);
         }
     }
@@ -232,7 +232,7 @@ impl RuleSource {
         &self,
         limiter: &Limiter<AnyStore>,
     ) -> Result<Option<RulesChange>, RulesError> {
-        let Authority::File(path, format) = &self.authority else { return Ok(None) };
+        let RuleSourceKind::File(path, format) = &self.kind else { return Ok(None) };
         let mut last_read_hash = lock(&self.last_read_hash);
         let read = file::read(path);
         // A file that cannot be read is reported once.
@@ -278,7 +278,7 @@ impl RuleSource {
         // An invalid message says nothing about the rules themselves.
         if !matches!(error, RulesError::Message(_)) {
             let hash = hash(&text);
-            *lock(&self.trouble) = Some(text);
+            *lock(&self.error) = Some(text);
             let mut last_logged_error = lock(&self.last_logged_error);
             if last_logged_error.replace(hash) == Some(hash) {
                 return Ok(None);
@@ -321,8 +321,8 @@ impl RuleSource {
             return Err(RulesError::Stale(StaleRules { present, offered: set.version() }));
         }
         // Before anything is written; `apply` asks again, while nobody can swap.
-        self.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
-        if let Authority::File(path, file_format) = &self.authority {
+        self.domain_ownership().check_free(&set, None).map_err(RulesError::Taken)?;
+        if let RuleSourceKind::File(path, file_format) = &self.kind {
             let on_disk = file::read(path).ok().map(|text| hash(&text));
             if on_disk.is_some() && on_disk != *last_read_hash {
                 // Somebody edited the file, and it was not reloaded yet.
@@ -342,7 +342,7 @@ impl RuleSource {
     fn apply(&self, limiter: &Limiter<AnyStore>, set: RuleSet) -> Result<RulesChange, RulesError> {
         let (from, to) = (limiter.rules().version(), set.version());
         let ownership = self.domain_ownership();
-        ownership.are_free(&set, self.file()).map_err(RulesError::Taken)?;
+        ownership.check_free(&set, self.file()).map_err(RulesError::Taken)?;
         limiter.set_rules(set).map_err(RulesError::Stale)?;
         drop(ownership);
         self.applied.fetch_add(1, Ordering::Relaxed);
@@ -357,7 +357,7 @@ impl RuleSource {
 
     /// Has rejected rules checked again at the next reload.
     pub(crate) fn recheck_rejected(&self) {
-        if self.trouble().is_some() {
+        if self.error().is_some() {
             *lock(&self.last_read_hash) = None;
             self.recheck_all.store(true, Ordering::Relaxed);
         }
@@ -365,7 +365,7 @@ impl RuleSource {
 
     /// Records that the authority's rules apply, and saves them as the last good ones.
     fn note_applied(&self, limiter: &Limiter<AnyStore>) {
-        *lock(&self.trouble) = None;
+        *lock(&self.error) = None;
         *lock(&self.last_logged_error) = None;
         self.missing.store(false, Ordering::Relaxed);
         self.save_last_good(limiter);
@@ -385,15 +385,15 @@ pub async fn put(
     format: Format,
     by: &str,
 ) -> Result<RulesChange, RulesError> {
-    match &server.rules.authority {
-        Authority::File(..) | Authority::Memory => {
+    match &server.rules.kind {
+        RuleSourceKind::File(..) | RuleSourceKind::Memory => {
             stored::blocking(server, move |server| {
                 server.rules.put(&server.limiter, expected, &text, format)
             })
             .await
         }
-        Authority::Stored(stored) => stored.put(server, expected, text, format, by).await,
-        Authority::Hashes(hashes) => Err(RulesError::NotOurs(format!(
+        RuleSourceKind::Stored(stored) => stored.put(server, expected, text, format, by).await,
+        RuleSourceKind::Hashes(hashes) => Err(RulesError::NotOurs(format!(
             "the rules are hashes in Redis ({}), which another system writes: change them there, or \
              serve with `--rules-from redis`",
             hashes.pattern()

@@ -147,7 +147,7 @@ impl StoredSet {
             .await
             .inspect_err(|_| server.rules.count_rejected())?;
         // Before anything is written; it is checked again when the set is applied.
-        server.rules.domain_ownership().are_free(&set, None).map_err(RulesError::Taken)?;
+        server.rules.domain_ownership().check_free(&set, None).map_err(RulesError::Taken)?;
         let version = set.version();
         let sum = record::sum_of(version, format, &text);
         let mut state = self.state.lock().await;

@@ -14,14 +14,14 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
 use super::stored::ReadMode;
-use super::{Authority, RulesChange, RulesError, change_notices};
+use super::{RuleSourceKind, RulesChange, RulesError, change_notices};
 use crate::state::ServerState;
 
 /// Time to wait for more events: one save makes several.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Applies the first rules: the last good ones, then the authority's. Their errors are logged, and are
-/// [`RuleSource::trouble`](super::RuleSource::trouble).
+/// [`RuleSource::error`](super::RuleSource::error).
 pub(crate) async fn start(server: &Arc<ServerState>) {
     let shared = Arc::clone(server);
     let last_good = tokio::task::spawn_blocking(move || {
@@ -37,11 +37,11 @@ pub(crate) async fn start(server: &Arc<ServerState>) {
 
 /// Follows the authority until dropped. Ends at once where rules come from nowhere.
 pub async fn follow(server: Arc<ServerState>) {
-    match &server.rules.authority {
-        Authority::File(path, _) => follow_file(&server, path).await,
-        Authority::Stored(stored) => change_notices::follow(&server, stored.channel()).await,
-        Authority::Hashes(hashes) => change_notices::follow(&server, hashes.channel()).await,
-        Authority::Memory => {}
+    match &server.rules.kind {
+        RuleSourceKind::File(path, _) => follow_file(&server, path).await,
+        RuleSourceKind::Stored(stored) => change_notices::follow(&server, stored.channel()).await,
+        RuleSourceKind::Hashes(hashes) => change_notices::follow(&server, hashes.channel()).await,
+        RuleSourceKind::Memory => {}
     }
 }
 
@@ -86,17 +86,21 @@ pub(crate) async fn reload(server: &Arc<ServerState>) {
 pub(super) async fn reload_with(server: &Arc<ServerState>, mode: ReadMode) {
     let recheck_all = server.rules.recheck_all.swap(false, Ordering::Relaxed);
     let mode = if recheck_all { ReadMode::Everything } else { mode };
-    let reloaded = match &server.rules.authority {
-        Authority::File(..) => {
+    let reloaded = match &server.rules.kind {
+        RuleSourceKind::File(..) => {
             super::stored::blocking(server, |server| server.rules.reload_file(&server.limiter))
                 .await
         }
-        Authority::Stored(stored) => server.rules.note_rejection(stored.reload(server, mode).await),
-        Authority::Hashes(hashes) => server.rules.note_rejection(hashes.reload(server, mode).await),
-        Authority::Memory => Ok(None),
+        RuleSourceKind::Stored(stored) => {
+            server.rules.note_rejection(stored.reload(server, mode).await)
+        }
+        RuleSourceKind::Hashes(hashes) => {
+            server.rules.note_rejection(hashes.reload(server, mode).await)
+        }
+        RuleSourceKind::Memory => Ok(None),
     };
     log_reload(server, reloaded);
-    if server.rules.state_trouble().is_some() {
+    if server.rules.save_error().is_some() {
         // The directory can become usable without a change of the rules.
         let _ = super::stored::blocking(server, |server| {
             server.rules.retry_save(&server.limiter);
@@ -108,8 +112,8 @@ pub(super) async fn reload_with(server: &Arc<ServerState>, mode: ReadMode) {
 
 /// Reloads after a message about a change.
 pub(super) async fn handle_message(server: &Arc<ServerState>, message: &[u8]) {
-    match &server.rules.authority {
-        Authority::Hashes(hashes) => {
+    match &server.rules.kind {
+        RuleSourceKind::Hashes(hashes) => {
             let applied = hashes.handle_message(server, message).await;
             log_reload(server, server.rules.note_rejection(applied));
         }

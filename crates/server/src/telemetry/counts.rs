@@ -107,7 +107,7 @@ impl Counts {
 
     /// Records the time since `began` for `count` requests of a protocol.
     #[inline]
-    pub fn took(&self, protocol: Protocol, began: Instant, count: u64) {
+    pub fn record_latency(&self, protocol: Protocol, began: Instant, count: u64) {
         self.of(protocol).latency.add(began.elapsed(), count);
     }
 
@@ -117,7 +117,7 @@ impl Counts {
     }
 
     /// Counts a decided request, for its protocol and for each rule that applied.
-    pub fn judged(
+    pub fn count_decision(
         &self,
         protocol: Protocol,
         ruling: &Ruling,
@@ -132,7 +132,7 @@ impl Counts {
     }
 
     /// Counts an answered call of Envoy's, for its protocol and for each rule that applied.
-    pub fn answered(&self, protocol: Protocol, answer: &Answer) {
+    pub fn count_envoy_answer(&self, protocol: Protocol, answer: &Answer) {
         let outcome = match answer.code() {
             _ if answer.outage().is_some() => Outcome::Degraded,
             Code::Ok => Outcome::Allowed,
@@ -171,7 +171,7 @@ impl<'c> InFlightRequest<'c> {
     /// Ends it; the caller counts the outcome.
     pub fn end(mut self) -> &'c Counts {
         self.ended = true;
-        self.counts.took(self.protocol, self.began, 1);
+        self.counts.record_latency(self.protocol, self.began, 1);
         self.counts
     }
 
@@ -184,7 +184,7 @@ impl<'c> InFlightRequest<'c> {
 impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if !self.ended {
-            self.counts.took(self.protocol, self.began, 1);
+            self.counts.record_latency(self.protocol, self.began, 1);
             self.counts.add(self.protocol, Outcome::Error, 1);
         }
     }

@@ -133,17 +133,17 @@ fn rules(server: &ServerState, page: &mut Page) {
         /// Times that rules were rejected.
         counter tollgate_rules_rejected_total = rules.rejected;
         /// 1 if the current rules of the authority do not apply.
-        gauge tollgate_rules_trouble = rules.trouble().is_some();
+        gauge tollgate_rules_trouble = rules.error().is_some();
         /// Requests of unknown domains, which pass.
         counter tollgate_unknown_domain_total = server.counts.unknown_domain;
         /// 1 if the last good rules cannot be saved in --state-dir.
-        gauge tollgate_state_trouble = server.state_trouble().is_some();
+        gauge tollgate_state_trouble = server.save_error().is_some();
         /// Sets of Envoy's rules applied so far; the last one applies.
         gauge tollgate_envoy_rules_version = server.limiter.envoy_rules().version();
         /// Times that Envoy's files were rejected.
         counter tollgate_envoy_rules_rejected_total = envoy.rejected;
         /// 1 if the current Envoy files do not apply.
-        gauge tollgate_envoy_rules_trouble = envoy.trouble().is_some();
+        gauge tollgate_envoy_rules_trouble = envoy.error().is_some();
         /// Calls of unknown domains, which pass.
         counter tollgate_envoy_unknown_domain_total = envoy.unknown_domain;
         /// 1 if the server is ready for requests.
@@ -162,7 +162,7 @@ fn listeners(server: &ServerState, page: &mut Page) {
     each("tollgate_connections", "gauge", "Open connections.", |it| &it.open);
     each("tollgate_connections_total", "counter", "Connections served.", |it| &it.accepted);
     let help = "Connections rejected by --max-connections.";
-    each("tollgate_connections_turned_away_total", "counter", help, |it| &it.turned_away);
+    each("tollgate_connections_turned_away_total", "counter", help, |it| &it.rejected);
     let help = "Connections closed because the client was too slow.";
     each("tollgate_connections_timed_out_total", "counter", help, |it| &it.timed_out);
     const NAME: &str = "tollgate_wrong_tokens_total";
@@ -184,7 +184,7 @@ fn tls(server: &ServerState, page: &mut Page) {
         /// Handshakes that took too long.
         counter tollgate_tls_handshakes_timed_out_total = tls.timed_out;
         /// 1 if the current files are not in use.
-        gauge tollgate_tls_trouble = tls.trouble().is_some();
+        gauge tollgate_tls_trouble = tls.error().is_some();
     }
 }
 

@@ -33,8 +33,8 @@ fn version(running: &Running) -> u64 {
     running.server.state().limiter.envoy_rules().version()
 }
 
-fn trouble(running: &Running) -> String {
-    running.server.state().envoy.trouble().unwrap_or_default()
+fn error(running: &Running) -> String {
+    running.server.state().envoy.error().unwrap_or_default()
 }
 
 fn asked(domain: &str) -> RateLimitRequest {
@@ -76,7 +76,7 @@ async fn what_is_wrong_keeps_what_was_right() {
     let file = running.dir.path().join("envoy/edge.yaml");
 
     std::fs::write(&file, "domain: edge\ndescriptor: []\n").unwrap();
-    until("it is told", || trouble(&running).contains("edge.yaml:2:1: unknown key `descriptor`"))
+    until("it is told", || error(&running).contains("edge.yaml:2:1: unknown key `descriptor`"))
         .await;
     assert_eq!(version(&running), 1);
     assert!(event(&mut events, "envoy-rules-rejected").await.contains("\"version\":1"));
@@ -84,7 +84,7 @@ async fn what_is_wrong_keeps_what_was_right() {
     let status = ask(running.admin, "GET /v1/status", "").json();
     assert!(status["envoy_trouble"].as_str().unwrap().contains("did you mean"));
     std::fs::remove_file(&file).unwrap();
-    until("it is told", || trouble(&running).contains("has no .yaml file")).await;
+    until("it is told", || error(&running).contains("has no .yaml file")).await;
     let mut client = Client::at(grpc(&running)).await;
     assert_eq!(told(&client.ask(asked("edge")).await.unwrap()), "OK: OK 1", "the last good ones");
     assert!(metric(running.admin, "tollgate_envoy_rules_rejected_total") >= 2);
@@ -109,7 +109,7 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
     // Envoy's file takes the others' domain.
     std::fs::write(&file, domain("shop", 2)).unwrap();
     until("both are named", || {
-        let why = trouble(&running);
+        let why = error(&running);
         why.contains("edge.yaml:2, and in ") && why.contains("rules.yaml:3; rename")
     })
     .await;
@@ -117,11 +117,11 @@ async fn a_domain_of_both_kinds_of_rules_is_an_error_that_names_both_places() {
     // When the others give it up, it is Envoy's without another edit.
     std::fs::write(&native, rules(2, "store")).unwrap();
     until("it is taken", || version(&running) == 2).await;
-    assert_eq!((applies(), trouble(&running)), (2, String::new()));
+    assert_eq!((applies(), error(&running)), (2, String::new()));
 
     // The others want it back: by their file, and over the admin API.
     std::fs::write(&native, rules(3, "shop")).unwrap();
-    let why = || running.server.state().rules.trouble().unwrap_or_default();
+    let why = || running.server.state().rules.error().unwrap_or_default();
     until("both are named", || why().contains("edge.yaml:2, and in ")).await;
     assert_eq!(applies(), 2);
     let head = "PUT /v1/rules\r\nContent-Type: application/yaml\r\nIf-Match: \"2\"";
@@ -177,5 +177,5 @@ async fn the_last_good_files_are_there_after_a_restart() {
 
     let mut client = Client::at(grpc(&second)).await;
     assert_eq!(told(&client.ask(asked("edge")).await.unwrap()), "OK: OK 1");
-    assert!(trouble(&second).contains("edge.yaml:"), "{}", trouble(&second));
+    assert!(error(&second).contains("edge.yaml:"), "{}", error(&second));
 }

@@ -67,22 +67,21 @@ async fn a_config_map_swap_is_followed() {
 async fn what_is_wrong_keeps_what_was_right() {
     let running = start().await;
     let file = running.dir.path().join("rules.yaml");
-    let trouble = || running.server.state().rules.trouble();
+    let error = || running.server.state().rules.error();
 
     std::fs::write(&file, "version: 2\ndomain: shop\nrule: []\n").unwrap();
-    until("it is told", || trouble().is_some_and(|why| why.contains("3:1: unknown field `rule`")))
+    until("it is told", || error().is_some_and(|why| why.contains("3:1: unknown field `rule`")))
         .await;
     assert_eq!(applies(&running), 1);
     std::fs::write(&file, RULES.replace("3 per 1h", "5 per 1h")).unwrap();
-    until("it is told", || trouble().is_some_and(|why| why.contains("raise `version`"))).await;
+    until("it is told", || error().is_some_and(|why| why.contains("raise `version`"))).await;
     std::fs::remove_file(&file).unwrap();
-    until("it is told", || trouble().is_some_and(|why| why.contains("cannot read the rules")))
-        .await;
+    until("it is told", || error().is_some_and(|why| why.contains("cannot read the rules"))).await;
     assert_eq!(ask(running.http, "GET /readyz", "").status, 200, "the last good ones apply");
     assert_eq!(metric(running.admin, "tollgate_rules_trouble"), 1);
 
     std::fs::write(&file, version(2)).unwrap();
-    until("all is well", || applies(&running) == 2 && trouble().is_none()).await;
+    until("all is well", || applies(&running) == 2 && error().is_none()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

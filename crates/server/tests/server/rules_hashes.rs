@@ -147,31 +147,31 @@ async fn what_is_wrong_keeps_what_was_right() {
     first(&redis);
     let running = on(&redis, |_| {}).await;
     let rules = || running.server.state().limiter.rules().declaration().clone();
-    let trouble = || running.server.state().rules.trouble();
+    let error = || running.server.state().rules.error();
     let before = rules();
 
     rule(&redis, ["g", "GLOBAL", "*", "7", "1", "DICE"]);
     until("strategy", || {
-        trouble()
+        error()
             .is_some_and(|why| why.contains("rate_limit_config:g in Redis: `strategy` is \"DICE\""))
     })
     .await;
     rule(&redis, ["g", "PLANET", "*", "7", "1", "TOKEN_BUCKET"]);
-    until("type", || trouble().is_some_and(|why| why.contains("`limitType` is \"PLANET\""))).await;
+    until("type", || error().is_some_and(|why| why.contains("`limitType` is \"PLANET\""))).await;
     rule(&redis, ["g", "API", "no-slash", "7", "1", "TOKEN_BUCKET"]);
-    until("path", || trouble().is_some_and(|why| why.contains("config:g in Redis: "))).await;
+    until("path", || error().is_some_and(|why| why.contains("config:g in Redis: "))).await;
     rule(&redis, ["g", "GLOBAL", "*", "7", "1", "TOKEN_BUCKET"]);
     rule(&redis, ["h", "GLOBAL", &"x".repeat(2_000), "7", "1", "TOKEN_BUCKET"]);
-    until("long", || trouble().is_some_and(|why| why.contains("`limitTarget` has more"))).await;
+    until("long", || error().is_some_and(|why| why.contains("`limitTarget` has more"))).await;
     redis.command(&[b"DEL", b"rate_limit_config:h"]).unwrap();
     redis.command(&[b"SET", b"rate_limit_config:h", b"poison"]).unwrap();
-    until("a string", || trouble().is_some_and(|why| why.contains("config:h in Redis: it is a s")))
+    until("a string", || error().is_some_and(|why| why.contains("config:h in Redis: it is a s")))
         .await;
     let fill = b"for i = 1, 100001 do redis.call('SET', 'rate_limit_config:x' .. i, 'x') end";
     redis.command(&[b"EVAL", fill, b"0"]).unwrap();
-    until("many", || trouble().is_some_and(|why| why.contains("more than 100000 keys"))).await;
+    until("many", || error().is_some_and(|why| why.contains("more than 100000 keys"))).await;
     redis.command(&[b"FLUSHALL"]).unwrap();
-    until("nothing", || trouble().is_some_and(|why| why.contains("no key in Redis matches"))).await;
+    until("nothing", || error().is_some_and(|why| why.contains("no key in Redis matches"))).await;
     for message in ["", "{", "RELOAD", "{\"id\":\"g\",\"strategy\":\"DICE\"}", "\u{0}", "[[[["] {
         publish(&redis, message);
     }
@@ -179,7 +179,7 @@ async fn what_is_wrong_keeps_what_was_right() {
     assert_eq!(ask(running.http, "GET /readyz", "").status, 200);
 
     first(&redis);
-    until("all is well", || trouble().is_none()).await;
+    until("all is well", || error().is_none()).await;
     assert_eq!(rules(), before, "nothing was changed, so nothing is new");
     let offered = ask(
         running.admin,

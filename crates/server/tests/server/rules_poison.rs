@@ -201,10 +201,10 @@ async fn poisoned_hashes_and_messages_change_no_decision() {
         let good = ["poison", "API", "/a", "7", "1", "TOKEN_BUCKET"];
         rules_hashes::rule_but(&redis, good, (fields[at], poison));
         running.server.reload().await;
-        assert!(state.rules.trouble().is_some(), "{} {}", fields[at], poison.escape_ascii());
+        assert!(state.rules.error().is_some(), "{} {}", fields[at], poison.escape_ascii());
         redis.command(&[b"DEL", key]).unwrap();
     }
     running.server.reload().await;
     assert_eq!(decisions(state, running.http), before);
-    assert_eq!(state.rules.trouble(), None);
+    assert_eq!(state.rules.error(), None);
 }

@@ -176,10 +176,10 @@ async fn of_writers_at_two_servers_one_wins() {
 async fn whatever_lies_there_keeps_what_was_right() {
     let redis = RedisServer::start().unwrap();
     let running = on(&redis, |_| {}).await;
-    let trouble = || running.server.state().rules.trouble();
-    assert!(trouble().unwrap().contains("no rules at tg:{rules:default}:1:set"));
+    let error = || running.server.state().rules.error();
+    assert!(error().unwrap().contains("no rules at tg:{rules:default}:1:set"));
     assert_eq!(put(running.admin, 0, &version(5)).status, 200);
-    assert_eq!(trouble(), None);
+    assert_eq!(error(), None);
     let command = |words: &[&str]| {
         let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
         redis.command(&words).unwrap();
@@ -187,26 +187,24 @@ async fn whatever_lies_there_keeps_what_was_right() {
     let long = "x".repeat(9 << 20);
 
     command(&["DEL", KEY]);
-    until("gone", || trouble().is_some_and(|why| why.contains("no rules at"))).await;
+    until("gone", || error().is_some_and(|why| why.contains("no rules at"))).await;
     command(&["SET", KEY, "version: 9"]);
-    until("a string", || trouble().is_some_and(|why| why.contains("it is a string"))).await;
+    until("a string", || error().is_some_and(|why| why.contains("it is a string"))).await;
     command(&["DEL", KEY]);
     command(&["HSET", KEY, "rules", "[]"]);
-    until("older", || trouble().is_some_and(|why| why.contains("`version` is missing"))).await;
+    until("older", || error().is_some_and(|why| why.contains("`version` is missing"))).await;
     command(&["HSET", KEY, "version", "9", "sum", "0", "format", "yaml", "text", &long]);
-    until("long", || {
-        trouble().is_some_and(|why| why.contains("`text` has too many bytes: 9437184"))
-    })
-    .await;
+    until("long", || error().is_some_and(|why| why.contains("`text` has too many bytes: 9437184")))
+        .await;
     command(&["HSET", KEY, "text", "version: 9\n", "version", "8"]);
-    until("cut", || trouble().is_some_and(|why| why.contains("`sum` does not match"))).await;
+    until("cut", || error().is_some_and(|why| why.contains("`sum` does not match"))).await;
     command(&["DEL", KEY]);
     store(&redis, KEY, 8, "version: 8\nrule: []\n");
-    until("wrong", || trouble().is_some_and(|why| why.contains(":2:1: unknown field"))).await;
+    until("wrong", || error().is_some_and(|why| why.contains(":2:1: unknown field"))).await;
     store(&redis, KEY, 4, &version(4));
-    until("back", || trouble().is_some_and(|why| why.contains("raise `version`"))).await;
+    until("back", || error().is_some_and(|why| why.contains("raise `version`"))).await;
     store(&redis, KEY, 5, &version(5).replace("2 per 1m", "9 per 1m"));
-    until("two contents", || trouble().is_some_and(|why| why.contains("5"))).await;
+    until("two contents", || error().is_some_and(|why| why.contains("5"))).await;
 
     assert_eq!(applies(&running), 5);
     assert_eq!(ask(running.http, "GET /readyz", "").status, 200);
@@ -222,7 +220,7 @@ async fn whatever_lies_there_keeps_what_was_right() {
     assert_eq!((conflict.status, &conflict.json()["present"]), (409, &serde_json::json!(9)));
     command(&["SET", KEY, "poison"]);
     assert_eq!(put(running.admin, 5, &version(6)).status, 200);
-    assert_eq!((applies(&running), trouble()), (6, None));
+    assert_eq!((applies(&running), error()), (6, None));
 }
 
 /// B22: Redis is down at the start, or is broken, and the last rules that applied are there.

@@ -10,10 +10,10 @@ fn a_directory_that_cannot_be_used_is_told_until_it_can() {
     let args = ["--rules", &rules(&dir), "--rules-poll=10ms", "--state-dir"];
     let program = serve(&[&args[..], &[state.to_str().unwrap()]].concat(), &[]);
     let admin = program.at[2];
-    let trouble = || ask(admin, "GET /v1/status", "").json()["state_trouble"].clone();
+    let save_error = || ask(admin, "GET /v1/status", "").json()["state_trouble"].clone();
 
     assert_eq!(metric(admin, "tollgate_state_trouble"), 1);
-    let told = trouble();
+    let told = save_error();
     let told = told.as_str().unwrap();
     assert!(
         told.starts_with("cannot write ") && told.contains("state/rules.last-good.yaml: "),
@@ -28,7 +28,7 @@ fn a_directory_that_cannot_be_used_is_told_until_it_can() {
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    assert_eq!(trouble(), serde_json::Value::Null);
+    assert_eq!(save_error(), serde_json::Value::Null);
     let kept = std::fs::read_to_string(state.join("rules.last-good.yaml")).unwrap();
     assert!(kept.starts_with("version: 1\n"), "{kept}");
     let (_, log) = program.end();

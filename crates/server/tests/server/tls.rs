@@ -177,13 +177,13 @@ async fn a_broken_pair_changes_nothing_and_is_told() {
         std::fs::write(&files.key, key).unwrap();
         running.server.reload().await;
         assert_eq!(trouble(&first), 1, "and it is said over the first");
-        let why = tls.trouble().unwrap();
+        let why = tls.error().unwrap();
         assert!(why.contains("tls."), "{why}");
         assert!(!why.contains("canary") && !format!("{tls:?}").contains("canary"), "{why}");
     }
     std::fs::remove_file(&files.key).unwrap();
     running.server.reload().await;
-    assert!(tls.trouble().unwrap().contains("cannot read"));
+    assert!(tls.error().unwrap().contains("cannot read"));
 
     second.write(dir.path());
     running.server.reload().await;

@@ -29,7 +29,7 @@ use tollgate::{LockError, LockGuard, Locks, ReleaseResult};
 
 pub(super) use command::exec;
 
-use super::redis::{LockStore, chain, plain, whoami};
+use super::redis::{LockStoreArgs, chain, plain, whoami};
 use super::{Failure, complain, wait};
 use crate::enum_text::{impl_from_str, text_enum};
 use crate::settings::value::DurationText;
@@ -73,7 +73,7 @@ A command may end with any of these itself: choose another -E to tell a conflict
 #[command(after_help = STATUSES)]
 pub(super) struct LockCommand {
     #[command(flatten)]
-    store: LockStore,
+    store: LockStoreArgs,
     /// Time to wait for the lock [default: until it is free]
     #[arg(
         short,

@@ -14,7 +14,7 @@ use super::own_rules;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use super::proto::envoy::service::ratelimit::v3::RateLimitRequest;
 use super::service::{CallAnswer, CallFailure};
-use crate::state::{ServerState, millis_up};
+use crate::state::{ServerState, ceil_millis};
 use crate::telemetry::counts::{Outcome, Protocol};
 use crate::telemetry::refusals::{RefusalRecord, cut};
 
@@ -43,7 +43,7 @@ impl InFlightCall {
     }
 
     /// Counts the call by its answer.
-    pub(super) fn judged(
+    pub(super) fn count_answer(
         &self,
         asked: &RateLimitRequest,
         answered: &Result<CallAnswer, CallFailure>,
@@ -55,7 +55,7 @@ impl InFlightCall {
 
 impl Drop for InFlightCall {
     fn drop(&mut self) {
-        self.server.counts.took(Protocol::Grpc, self.began, 1);
+        self.server.counts.record_latency(Protocol::Grpc, self.began, 1);
         if !*self.ended.get_mut() {
             self.server.counts.add(Protocol::Grpc, Outcome::Error, 1);
         }
@@ -81,12 +81,12 @@ pub(crate) fn record(
         }
         Err(_) => return server.counts.add(protocol, Outcome::Error, 1),
     };
-    server.counts.answered(protocol, answer);
+    server.counts.count_envoy_answer(protocol, answer);
     if !answer.knows_domain() {
         server.envoy.unknown_domain.fetch_add(1, Ordering::Relaxed);
     }
     if answer.code() == Code::OverLimit {
-        server.remember(refusal(protocol, asked, answer), 1);
+        server.record_refusal(refusal(protocol, asked, answer), 1);
     }
 }
 
@@ -104,7 +104,7 @@ fn refusal(protocol: Protocol, asked: &RateLimitRequest, answer: &Answer) -> Ref
         rule: by.and_then(|status| answer.rule(status)).map(|rule| cut(rule.path())),
         limit: limit.map(|limit| limit.to_string()),
         key: descriptor.map(key).unwrap_or_default(),
-        retry_after_ms: by.filter(|_| !blocks).and_then(|it| it.reset_after).map(millis_up),
+        retry_after_ms: by.filter(|_| !blocks).and_then(|it| it.reset_after).map(ceil_millis),
         rules_version: answer.version(),
     }
 }

@@ -58,16 +58,16 @@ impl ConnectionCalls {
         context: &mut Context<'_>,
     ) -> Poll<C::Output> {
         // Before the connection, so that it writes what they answer.
-        self.go_on(context);
+        self.poll_calls(context);
         let ended = connection.poll(context);
         if ended.is_pending() {
             self.in_flight.extend(self.arrivals.take());
-            self.go_on(context);
+            self.poll_calls(context);
         }
         ended
     }
 
-    fn go_on(&mut self, context: &mut Context<'_>) {
+    fn poll_calls(&mut self, context: &mut Context<'_>) {
         while let Poll::Ready(Some(())) = self.in_flight.poll_next_unpin(context) {}
     }
 }

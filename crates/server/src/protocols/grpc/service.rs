@@ -225,7 +225,7 @@ impl<S: Store + 'static> RateLimitService for RateLimits<S> {
         }
         let answered = self.decide(asked).await;
         if let Some(in_flight) = in_flight {
-            in_flight.judged(asked, &answered);
+            in_flight.count_answer(asked, &answered);
         }
         let answered = answered.map_err(|error| status(&error))?;
         let response = answered.response(asked, &self.settings).map_err(|error| status(&error))?;

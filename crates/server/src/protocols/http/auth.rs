@@ -71,25 +71,25 @@ impl ForwardAuth {
         if server.refuses_all() {
             return Err(Problem::new(503, NO_RULES).retry_after(1));
         }
-        if !self.believes(call.peer.ip()) {
+        if !self.is_trusted_proxy(call.peer.ip()) {
             let why = "only trusted proxies may ask: add the network of this one to --trust";
             return Err(Problem::new(403, why));
         }
-        let said = AuthQuery::read(parts.uri.query().unwrap_or_default())?;
-        let layer = self.layer(server, said.domain.as_deref());
+        let query = AuthQuery::read(parts.uri.query().unwrap_or_default())?;
+        let layer = self.layer(server, query.domain.as_deref());
         // A proxy that adds its own line leaves the client's before it.
         let twice = |of: &&AttributeHeader| parts.headers.get_all(&of.header).iter().count() > 1;
         if let Some(AttributeHeader { header, .. }) = self.attributes.iter().find(twice) {
             return Err(Problem::new(400, format!("{header} is repeated")));
         }
-        let mut meant = meant(parts)?;
-        meant.extensions_mut().insert(Peer(call.peer));
+        let mut request = proxied_request(parts)?;
+        request.extensions_mut().insert(Peer(call.peer));
         let mut service = layer.layer(AllowedService(Arc::clone(server)));
-        let Ok(response) = service.call(meant).await;
+        let Ok(response) = service.call(request).await;
         // The request was counted where its ruling was seen.
         in_flight.end();
         let (mut head, body) = response.into_parts();
-        head.status = said.status(head.status);
+        head.status = query.status(head.status);
         // The layer's own answers are there at once.
         let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
         Ok(Response::from_parts(head, bytes.into()))
@@ -110,18 +110,18 @@ impl ForwardAuth {
         if !rules.declaration().domains.iter().any(|known| known.name == domain) {
             // The request passes, as by every protocol. But a proxy cannot see that this is for want of
             // rules.
-            self.tell_unknown(domain, rules.version());
-            return self.make(server, domain);
+            self.log_unknown_domain(domain, rules.version());
+            return self.build_layer(server, domain);
         }
         let made = rules.declaration().domains.iter();
-        let made = made.map(|domain| (domain.name.clone(), self.make(server, &domain.name)));
+        let made = made.map(|domain| (domain.name.clone(), self.build_layer(server, &domain.name)));
         let layers = Arc::new((rules.version(), made.collect::<HashMap<_, _>>()));
         self.layers.store(Arc::clone(&layers));
-        layers.1.get(domain).cloned().unwrap_or_else(|| self.make(server, domain))
+        layers.1.get(domain).cloned().unwrap_or_else(|| self.build_layer(server, domain))
     }
 
     /// Logs once that a domain has no rules.
-    fn tell_unknown(&self, domain: &str, version: u64) {
+    fn log_unknown_domain(&self, domain: &str, version: u64) {
         let mut told = lock(&self.unknown);
         if told.len() >= MAX_UNKNOWN || told.iter().any(|known| known == domain) {
             return;
@@ -134,13 +134,13 @@ impl ForwardAuth {
         );
     }
 
-    fn make(&self, server: &Arc<ServerState>, domain: &str) -> DomainLayer {
+    fn build_layer(&self, server: &Arc<ServerState>, domain: &str) -> DomainLayer {
         let (records, trust, named) = (Arc::clone(server), self.trust.clone(), domain.to_owned());
         let layer = LimitLayer::new(server.limiter.clone(), domain)
             .trust(self.trust.clone())
             .with_rulings()
             .refuse_with(move |refusal| {
-                refused(&records, &trust, &named, refusal);
+                record_refusal(&records, &trust, &named, refusal);
                 let mut response = refusal.respond();
                 if let Some(ruling) = refusal.ruling() {
                     response.headers_mut().insert(RULES_VERSION, ruling.version().into());
@@ -157,7 +157,7 @@ impl ForwardAuth {
 
     /// Tells whether this peer is a trusted proxy: then it is not the client itself, if it
     /// names another.
-    fn believes(&self, peer: IpAddr) -> bool {
+    fn is_trusted_proxy(&self, peer: IpAddr) -> bool {
         let mut probe = HeaderMap::new();
         let other = if peer == IpAddr::from([192, 0, 2, 1]) { "192.0.2.2" } else { "192.0.2.1" };
         probe.insert("x-forwarded-for", HeaderValue::from_static(other));
@@ -235,8 +235,8 @@ fn unescape(text: &str) -> Option<String> {
 }
 
 /// The request that a proxy asks about.
-fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
-    let said = |names: [&str; 2]| -> Result<Option<HeaderValue>, Problem> {
+fn proxied_request(mut parts: Parts) -> Result<Request<()>, Problem> {
+    let header_of = |names: [&str; 2]| -> Result<Option<HeaderValue>, Problem> {
         let mut values = names.iter().flat_map(|name| parts.headers.get_all(*name));
         let first = values.next();
         // A proxy sets one of the two, and may pass on the other as a client said it.
@@ -252,9 +252,9 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
         Ok(first.cloned())
     };
     let wrong = |what: &str| Problem::new(400, format!("the proxy sent an invalid {what}"));
-    let method = said(["x-forwarded-method", "x-original-method"])?;
-    let uri = said(["x-forwarded-uri", "x-original-uri"])?;
-    let host = said(["x-forwarded-host", "x-original-host"])?;
+    let method = header_of(["x-forwarded-method", "x-original-method"])?;
+    let uri = header_of(["x-forwarded-uri", "x-original-uri"])?;
+    let host = header_of(["x-forwarded-host", "x-original-host"])?;
     let (Some(method), Some(uri)) = (method, uri) else {
         let why = "missing X-Forwarded-Method and X-Forwarded-Uri, or X-Original-Method and X-Original-URI";
         return Err(Problem::new(400, why));
@@ -270,12 +270,12 @@ fn meant(mut parts: Parts) -> Result<Request<()>, Problem> {
 }
 
 /// Counts and remembers a request that does not pass.
-fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
+fn record_refusal(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let Some(ruling) = refusal.ruling() else {
         return server.counts.add(Protocol::Auth, Outcome::Error, 1);
     };
     let outcome = outcome(ruling, Outcome::Refused);
-    server.counts.judged(Protocol::Auth, ruling, outcome, || server.limiter.rules());
+    server.counts.count_decision(Protocol::Auth, ruling, outcome, || server.limiter.rules());
     let request = refusal.request();
     let peer = request.extensions.get::<Peer>().map(|peer| peer.0.ip());
     let client = peer.and_then(|peer| trust.client(peer, &request.headers).ok());
@@ -287,7 +287,7 @@ fn refused(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<
     let _ = ask.push("path", request.uri.path().as_bytes());
     let _ = ask.push("method", request.method.as_str().as_bytes());
     let retry = refusal.retry_after().map(|seconds| seconds.saturating_mul(1_000));
-    server.remember(RefusalRecord::new(Protocol::Auth, &ask, ruling, retry), 1);
+    server.record_refusal(RefusalRecord::new(Protocol::Auth, &ask, ruling, retry), 1);
 }
 
 fn outcome(ruling: &Ruling, usual: Outcome) -> Outcome {
@@ -311,7 +311,9 @@ impl Service<Request<()>> for AllowedService {
         let judged = request.extensions().get::<Rulings>();
         for ruling in judged.iter().flat_map(|judged| judged.iter()) {
             let outcome = outcome(ruling, Outcome::Allowed);
-            self.0.counts.judged(Protocol::Auth, ruling, outcome, || self.0.limiter.rules());
+            self.0
+                .counts
+                .count_decision(Protocol::Auth, ruling, outcome, || self.0.limiter.rules());
         }
         let mut response = Response::new(http_body_util::Empty::new());
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -328,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_query_is_read_strictly() {
-        let domain = |query: &str| AuthQuery::read(query).ok().and_then(|said| said.domain);
+        let domain = |query: &str| AuthQuery::read(query).ok().and_then(|query| query.domain);
         assert_eq!(AuthQuery::read("").unwrap(), AuthQuery::default());
         assert_eq!(domain("domain=shop&refuse=401").as_deref(), Some("shop"));
         assert_eq!(domain("refuse=429&domain=my%20sh%C3%B6p").as_deref(), Some("my shöp"));

@@ -13,7 +13,7 @@ use tollgate::{Admission, Blocked, Finding, Source};
 use tollgate::{Ask, AskError};
 
 use crate::http::problem::Problem;
-use crate::state::millis_up;
+use crate::state::ceil_millis;
 use crate::telemetry::refusals::reason;
 
 /// A check, a peek or a reservation.
@@ -179,8 +179,8 @@ impl<'r> CheckAnswer<'r> {
             degraded: admission.outage().is_some(),
             source: source(ruling.source()),
             refused_by: (!admission.passes()).then(|| RefusedBy::new(admission)),
-            retry_after_ms: (!admission.passes()).then(|| admission.retry_after().map(millis_up)),
-            wait_ms: (wait > Duration::ZERO).then(|| millis_up(wait)),
+            retry_after_ms: (!admission.passes()).then(|| admission.retry_after().map(ceil_millis)),
+            wait_ms: (wait > Duration::ZERO).then(|| ceil_millis(wait)),
             limits: ruling.findings().filter_map(|finding| LimitState::new(&finding)).collect(),
         }
     }
@@ -218,7 +218,7 @@ impl<'r> LimitState<'r> {
             allows: limit.text(),
             allowed: finding.decision.passes(),
             remaining: finding.decision.remaining,
-            reset_after_ms: millis_up(finding.decision.reset_after),
+            reset_after_ms: ceil_millis(finding.decision.reset_after),
         })
     }
 }

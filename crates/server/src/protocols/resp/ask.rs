@@ -13,7 +13,7 @@ use tollgate::{Limit, Verdict};
 use super::reply::{self, RespVersion};
 use super::session::{CommandWords, nth, read_ask, refusal};
 use super::throttle::Throttle;
-use crate::state::{ServerState, millis_up};
+use crate::state::{ServerState, ceil_millis};
 use crate::telemetry::counts::{InFlightRequest, Outcome, Protocol};
 use crate::telemetry::refusals::{RefusalRecord, reason};
 
@@ -163,7 +163,7 @@ async fn throttle(
     Throttle { limit, quantity }.answer(&finding.decision, out);
     if !admission.passes() {
         let at_us = admission.ruling().at().as_micros();
-        server.remember(RefusalRecord { at_us, ..refusal(key, &finding.decision) }, 1);
+        server.record_refusal(RefusalRecord { at_us, ..refusal(key, &finding.decision) }, 1);
     }
     Ok(())
 }
@@ -171,7 +171,7 @@ async fn throttle(
 /// Writes an admission as pairs of a name and a value.
 fn ruled(admission: &Admission, version: RespVersion, out: &mut Vec<u8>) {
     let ruling = admission.ruling();
-    let millis = |duration: Duration| i64::try_from(millis_up(duration)).unwrap_or(i64::MAX);
+    let millis = |duration: Duration| i64::try_from(ceil_millis(duration)).unwrap_or(i64::MAX);
     let limits: SmallVec<[_; 4]> =
         ruling.findings().filter(|finding| finding.limit.is_some()).collect();
     let remaining = limits.iter().map(|finding| finding.decision.remaining).min();

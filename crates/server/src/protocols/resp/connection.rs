@@ -80,13 +80,13 @@ impl Connection {
     pub(super) async fn serve(mut self) -> std::io::Result<()> {
         loop {
             let step = poll_fn(|context| {
-                BUFFERS.with_borrow_mut(|buffers| self.poll_batches(context, buffers))
+                BUFFERS.with_borrow_mut(|buffers| self.poll_pipelines(context, buffers))
             })
             .await?;
             self.entry.set(Activity::Writing);
             self.stream.write_all(&self.unsent).await?;
             self.unsent = Vec::new();
-            if let BatchEnd::Close = step {
+            if let PipelineEnd::Close = step {
                 return self.stream.shutdown().await;
             }
         }
@@ -94,11 +94,11 @@ impl Connection {
 
     /// Reads and answers for as long as there is input and the client takes the output. Unsent output is
     /// sent before anything else.
-    fn poll_batches(
+    fn poll_pipelines(
         &mut self,
         context: &mut Context<'_>,
         buffers: &mut ThreadBuffers,
-    ) -> Poll<std::io::Result<BatchEnd>> {
+    ) -> Poll<std::io::Result<PipelineEnd>> {
         loop {
             let ThreadBuffers { input, output, args, scratch } = buffers;
             let kept = self.rest.len();
@@ -115,7 +115,7 @@ impl Connection {
                     }
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
-                        return Poll::Ready(Ok(BatchEnd::Close));
+                        return Poll::Ready(Ok(PipelineEnd::Close));
                     }
                     Poll::Ready(Ok(())) => length = length.saturating_add(buffer.filled().len()),
                 }
@@ -139,8 +139,8 @@ impl Connection {
             if sent < output.len() {
                 self.unsent = output.get(sent..).unwrap_or_default().to_vec();
             }
-            self.more = matches!(end, BatchEnd::OutputFull);
-            if matches!(end, BatchEnd::Close) || !self.unsent.is_empty() {
+            self.more = matches!(end, PipelineEnd::OutputFull);
+            if matches!(end, PipelineEnd::Close) || !self.unsent.is_empty() {
                 return Poll::Ready(Ok(end));
             }
         }
@@ -153,27 +153,27 @@ impl Connection {
         args: &mut Args,
         scratch: &mut ThreadScratch,
         output: &mut Vec<u8>,
-    ) -> (usize, BatchEnd) {
+    ) -> (usize, PipelineEnd) {
         let mut used = 0_usize;
         loop {
             if output.len() >= OUTPUT {
-                return (used, BatchEnd::OutputFull);
+                return (used, PipelineEnd::OutputFull);
             }
             let input = input.get(used..).unwrap_or_default();
             match parse(input, args) {
-                Ok(None) => return (used, BatchEnd::InputDone),
+                Ok(None) => return (used, PipelineEnd::InputDone),
                 Ok(Some(length)) => {
                     used = used.saturating_add(length);
-                    self.entry.beat();
+                    self.entry.count_command();
                     match self.session.answer((input, args), &self.server, scratch, output) {
                         // Only a store that takes a trip is asked elsewhere.
                         AfterCommand::Answered | AfterCommand::Ask(_) => {}
-                        AfterCommand::Close => return (used, BatchEnd::Close),
+                        AfterCommand::Close => return (used, PipelineEnd::Close),
                     }
                 }
                 Err(error) => {
                     reply::error(&format!("ERR Protocol error: {error}"), output);
-                    return (used, BatchEnd::Close);
+                    return (used, PipelineEnd::Close);
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Connection {
 
 /// Reason why a batch ended.
 #[derive(Clone, Copy)]
-pub(super) enum BatchEnd {
+pub(super) enum PipelineEnd {
     /// There is no whole command left.
     InputDone,
     /// The output is sent before the next command is answered.

@@ -40,7 +40,7 @@ pub(super) enum Activity {
 #[derive(Debug, Default)]
 pub(super) struct ConnectionActivity {
     state: AtomicU8,
-    beats: AtomicU64,
+    commands: AtomicU64,
 }
 
 impl ConnectionActivity {
@@ -52,9 +52,9 @@ impl ConnectionActivity {
 
     /// A command was answered. Only the connection itself counts, so no lock is needed.
     #[inline]
-    pub(super) fn beat(&self) {
-        let beats = self.beats.load(Ordering::Relaxed).wrapping_add(1);
-        self.beats.store(beats, Ordering::Relaxed);
+    pub(super) fn count_command(&self) {
+        let commands = self.commands.load(Ordering::Relaxed).wrapping_add(1);
+        self.commands.store(commands, Ordering::Relaxed);
     }
 }
 
@@ -99,7 +99,7 @@ impl ConnectionTable {
         for row in lock(&self.rows).values_mut() {
             // The time before a command began does not count towards it.
             let state = row.entry.state.load(Ordering::Relaxed);
-            let seen = (row.entry.beats.load(Ordering::Relaxed), state);
+            let seen = (row.entry.commands.load(Ordering::Relaxed), state);
             row.quiet = if seen == row.seen { row.quiet.saturating_add(1) } else { 0 };
             row.seen = seen;
             let most = match state {
@@ -117,9 +117,9 @@ impl ConnectionTable {
     }
 
     /// Commands answered on all of them, up to overflow: the same twice if none was.
-    pub(super) fn beats(&self) -> u64 {
-        let beats = |row: &TableRow| row.entry.beats.load(Ordering::Relaxed);
-        lock(&self.rows).values().map(beats).fold(0, u64::wrapping_add)
+    pub(super) fn commands(&self) -> u64 {
+        let commands = |row: &TableRow| row.entry.commands.load(Ordering::Relaxed);
+        lock(&self.rows).values().map(commands).fold(0, u64::wrapping_add)
     }
 
     /// Number of connections.
@@ -161,7 +161,7 @@ mod tests {
         entries[2].set(Activity::Writing);
 
         assert_eq!(watch.look(), 0);
-        entries[2].beat();
+        entries[2].count_command();
         assert_eq!([watch.look(), watch.look()], [0, 1], "the second has not moved");
         entries[1].set(Activity::Idle);
         assert_eq!(watch.look(), 1, "and now the third has not");

@@ -172,7 +172,7 @@ impl Worker {
         for _ in 0..=self.watch.count().div_ceil(A_TURN).saturating_add(1) {
             tokio::time::sleep(pause).await;
             left = left.saturating_sub(pause);
-            if served.replace(self.watch.beats()) == served || left.is_zero() {
+            if served.replace(self.watch.commands()) == served || left.is_zero() {
                 break;
             }
         }

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::ask::StoreCommand;
-use super::connection::{BatchEnd, INPUT, OUTPUT, with_scratch};
+use super::connection::{INPUT, OUTPUT, PipelineEnd, with_scratch};
 use super::deadlines::{Activity, ConnectionActivity};
 use super::parse::{Args, parse};
 use super::reply;
@@ -42,17 +42,17 @@ pub(super) async fn serve(
         loop {
             entry.set(Activity::Asking);
             let rest = input.get(used..).unwrap_or_default();
-            let batch = batch(rest, &mut args, &mut session, &server, &entry);
-            used = used.saturating_add(batch.used);
+            let pipeline = read_pipeline(rest, &mut args, &mut session, &server, &entry);
+            used = used.saturating_add(pipeline.used);
             let version = session.version();
-            answer(batch.parts, &server, version, &mut output).await;
+            answer(pipeline.replies, &server, version, &mut output).await;
             entry.set(Activity::Writing);
             stream.write_all(&output).await?;
             output.clear();
-            match batch.end {
-                BatchEnd::InputDone => break,
-                BatchEnd::OutputFull => {}
-                BatchEnd::Close => return stream.shutdown().await,
+            match pipeline.end {
+                PipelineEnd::InputDone => break,
+                PipelineEnd::OutputFull => {}
+                PipelineEnd::Close => return stream.shutdown().await,
             }
         }
         input.drain(..used);
@@ -69,32 +69,32 @@ enum PipelineReply {
 }
 
 struct Pipeline {
-    parts: Vec<PipelineReply>,
+    replies: Vec<PipelineReply>,
     used: usize,
-    end: BatchEnd,
+    end: PipelineEnd,
 }
 
 /// The next commands that may be asked for together.
-fn batch(
+fn read_pipeline(
     input: &[u8],
     args: &mut Args,
     session: &mut Session,
     server: &Arc<ServerState>,
     entry: &ConnectionActivity,
 ) -> Pipeline {
-    let mut batch = Pipeline { parts: Vec::new(), used: 0, end: BatchEnd::InputDone };
+    let mut pipeline = Pipeline { replies: Vec::new(), used: 0, end: PipelineEnd::InputDone };
     let (mut questions, mut bytes) = (0_usize, 0_usize);
     while questions < AT_ONCE && bytes < OUTPUT {
-        let rest = input.get(batch.used..).unwrap_or_default();
+        let rest = input.get(pipeline.used..).unwrap_or_default();
         let mut out = Vec::new();
         let length = match parse(rest, args) {
-            Ok(None) => return batch,
+            Ok(None) => return pipeline,
             Ok(Some(length)) => length,
             Err(error) => {
                 reply::error(&format!("ERR Protocol error: {error}"), &mut out);
-                batch.parts.push(PipelineReply::Reply(out));
-                batch.end = BatchEnd::Close;
-                return batch;
+                pipeline.replies.push(PipelineReply::Reply(out));
+                pipeline.end = PipelineEnd::Close;
+                return pipeline;
             }
         };
         let next = with_scratch(|scratch| session.answer((rest, args), server, scratch, &mut out));
@@ -108,29 +108,29 @@ fn batch(
                 break;
             }
             questions = if alone { AT_ONCE } else { questions.saturating_add(1) };
-            batch.parts.push(PipelineReply::StoreCommand(question));
+            pipeline.replies.push(PipelineReply::StoreCommand(question));
         } else {
-            batch.parts.push(PipelineReply::Reply(out));
+            pipeline.replies.push(PipelineReply::Reply(out));
         }
-        batch.used = batch.used.saturating_add(length);
-        entry.beat();
+        pipeline.used = pipeline.used.saturating_add(length);
+        entry.count_command();
         if closes {
-            batch.end = BatchEnd::Close;
-            return batch;
+            pipeline.end = PipelineEnd::Close;
+            return pipeline;
         }
     }
-    batch.end = BatchEnd::OutputFull;
-    batch
+    pipeline.end = PipelineEnd::OutputFull;
+    pipeline
 }
 
 /// Asks all of them in the order of the commands, and writes the replies in that order.
 async fn answer(
-    parts: Vec<PipelineReply>,
+    replies: Vec<PipelineReply>,
     server: &Arc<ServerState>,
     version: reply::RespVersion,
     out: &mut Vec<u8>,
 ) {
-    let answers = parts.into_iter().map(async |part| match part {
+    let answers = replies.into_iter().map(async |reply| match reply {
         PipelineReply::Reply(reply) => reply,
         PipelineReply::StoreCommand(question) => {
             let mut out = Vec::new();

@@ -332,7 +332,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecor
         limit: None,
         key: cut(&key.escape_ascii().to_string()),
         retry_after_ms: match decision.verdict {
-            Verdict::Deny(Retry::After(after)) => Some(crate::state::millis_up(after)),
+            Verdict::Deny(Retry::After(after)) => Some(crate::state::ceil_millis(after)),
             _ => None,
         },
         rules_version: 0,
@@ -345,7 +345,7 @@ impl ThreadScratch {
     pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
         let decided = self.allowed.wrapping_add(self.refused);
         if decided > 0 {
-            server.counts.took(Protocol::Throttle, began, decided);
+            server.counts.record_latency(Protocol::Throttle, began, decided);
         }
         if self.allowed > 0 {
             server.counts.add(Protocol::Throttle, Outcome::Allowed, self.allowed);
@@ -354,7 +354,7 @@ impl ThreadScratch {
         if self.refused > 0 {
             server.counts.add(Protocol::Throttle, Outcome::Refused, self.refused);
             if let Some(shown) = self.shown.take() {
-                server.remember(*shown, self.refused);
+                server.record_refusal(*shown, self.refused);
             }
             self.refused = 0;
         }
