@@ -10,10 +10,10 @@ macro_rules! text_enum {
         $vis enum $name { $($(#[$inner])* $variant),+ }
 
         impl $name {
-            /// All of them, in order.
+            /// All variants, in order of declaration.
             $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
-            /// Its word.
+            /// Returns the variant's text form.
             $vis const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }

@@ -1,4 +1,4 @@
-//! The life of a server: start, serve, drain, end.
+//! The life of a server: start, serve, graceful shutdown (drain), end.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -58,7 +58,7 @@ pub struct Connections {
     pub open: AtomicU64,
     /// Served or being served.
     pub accepted: AtomicU64,
-    /// Turned away, as there were too many.
+    /// Rejected: the listener was full.
     pub rejected: AtomicU64,
     /// Closed because their client took too long.
     pub timed_out: AtomicU64,
@@ -174,7 +174,7 @@ impl ServerState {
     }
 }
 
-/// Whole milliseconds that are not earlier than this.
+/// Returns the duration in whole milliseconds, rounded up.
 pub(crate) fn ceil_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
 }

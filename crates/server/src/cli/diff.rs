@@ -2,7 +2,7 @@
 
 #![expect(clippy::arithmetic_side_effects, reason = "numbers of lines of two texts in memory")]
 
-/// The most lines of which a least difference is looked for; longer texts are compared from both
+/// The most lines for which the shortest difference is computed; longer texts are compared from both
 /// ends only.
 const MAX_LINES: usize = 4_000;
 

@@ -41,7 +41,7 @@ pub struct EnvoyRuleSource {
     pub applied: AtomicU64,
     /// Times that rules were rejected.
     pub rejected: AtomicU64,
-    /// Calls of a domain that no file is for.
+    /// Calls for a domain that no file defines.
     pub unknown_domain: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ struct EnvoyState {
     last_read_hash: Option<u64>,
     /// Hash of the files that apply.
     applied_hash: Option<u64>,
-    /// The names of its files.
+    /// Names of the files that apply.
     files: Vec<String>,
     /// Error of the current files.
     error: Option<String>,
@@ -219,7 +219,7 @@ impl DomainOwnership {
     fn of(files: &[EnvoyFile]) -> Self {
         let mut domains = HashMap::new();
         for EnvoyFile { name, text } in files {
-            // Again and alone, as the whole does not know which file a domain is from.
+            // Loads each file by itself: the combined rules do not say which file defines a domain.
             let Ok(alone) = EnvoyRules::load(1, [(name.as_str(), text.as_str())]) else { continue };
             for domain in alone.domains() {
                 let place = || files::place(name, text, domain);

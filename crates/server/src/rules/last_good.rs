@@ -1,4 +1,4 @@
-//! The last good rules, kept in `--state-dir` for a start at which their authority has none.
+//! The last good rules, kept in `--state-dir` for a start at which their source has none.
 //!
 //! The server also serves with a directory that it cannot use. It reports the error in the log, at
 //! `/v1/status` and in `/metrics`, because otherwise the next restart would be the first to show it.

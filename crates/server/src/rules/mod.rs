@@ -1,9 +1,9 @@
 //! The rule source: rules that change while the server runs, by a reload.
 //!
-//! They have one authority: a file, a set in Redis, hashes in Redis that another system writes, or
+//! Rules have one source: a file, a set in Redis, hashes in Redis that another system writes, or
 //! otherwise the admin API. A new set is read and checked whole before it replaces the one that applies; an
 //! invalid one changes nothing but [`RuleSource::error`]. The last good rules can be kept in a directory,
-//! for a start at which the authority has none.
+//! for a start at which the source has none.
 //!
 //! | Part | Does |
 //! |---|---|
@@ -53,7 +53,7 @@ pub struct RuleSource {
     last_good: LastGood,
     /// Hash of the last read, so that the same bytes are not checked twice.
     last_read_hash: Mutex<Option<u64>>,
-    /// Error of the authority's current rules.
+    /// Error of the source's current rules.
     error: Mutex<Option<String>>,
     /// Hash of the error that was logged last, so that it is logged once.
     last_logged_error: Mutex<Option<u64>>,
@@ -68,6 +68,7 @@ pub struct RuleSource {
     pub rejected: AtomicU64,
 }
 
+/// The kind of the source, with its state.
 #[derive(Debug, Default)]
 enum RuleSourceKind {
     File(PathBuf, Format),
@@ -189,7 +190,7 @@ impl RuleSource {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// Error of the authority's current rules, if they do not apply.
+    /// Error of the source's current rules, if they do not apply.
     pub fn error(&self) -> Option<String> {
         lock(&self.error).clone()
     }
@@ -252,7 +253,7 @@ impl RuleSource {
         self.note_rejection(applied)
     }
 
-    /// Applies rules of the authority. `None` if they apply already.
+    /// Applies rules of the source. `None` if they apply already.
     fn apply_if_changed(
         &self,
         limiter: &Limiter<AnyStore>,
@@ -363,7 +364,7 @@ impl RuleSource {
         }
     }
 
-    /// Records that the authority's rules apply, and saves them as the last good ones.
+    /// Records that the source's rules apply, and saves them as the last good ones.
     fn note_applied(&self, limiter: &Limiter<AnyStore>) {
         *lock(&self.error) = None;
         *lock(&self.last_logged_error) = None;
@@ -372,7 +373,7 @@ impl RuleSource {
     }
 }
 
-/// Replaces the rules through the authority, if version `expected` is its current one. `by` is the author.
+/// Replaces the rules at their source, if version `expected` is its current one. `by` is the author.
 ///
 /// # Errors
 ///

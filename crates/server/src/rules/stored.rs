@@ -1,5 +1,5 @@
-//! One set of rules in Redis, as the authority: read when its version is another, replaced by
-//! compare-and-set, in one script each.
+//! One set of rules in Redis, as the source: one script reads it when its version has changed, another
+//! replaces it by compare-and-set.
 //!
 //! A message on a channel announces a change, and servers poll as well; a message is only a hint.
 //! `docs/keys.md` describes the stored form.

@@ -20,14 +20,14 @@ use crate::state::ServerState;
 /// Time to wait for more events: one save makes several.
 const DEBOUNCE: Duration = Duration::from_millis(20);
 
-/// Applies the first rules: the last good ones, then the authority's. Their errors are logged, and are
-/// [`RuleSource::error`](super::RuleSource::error).
+/// Applies the first rules: the last good ones, then the source's. Logs their errors;
+/// [`RuleSource::error`](super::RuleSource::error) returns that of the source's rules.
 pub(crate) async fn start(server: &Arc<ServerState>) {
     let shared = Arc::clone(server);
     let last_good = tokio::task::spawn_blocking(move || {
         shared.rules.apply_last_good(&shared.limiter);
     });
-    // A panic there would be a bug; the authority is asked all the same.
+    // A panic there would be a bug; the source is read all the same.
     let _ = last_good.await;
     reload(server).await;
     if server.rules.are_missing() {
@@ -35,7 +35,7 @@ pub(crate) async fn start(server: &Arc<ServerState>) {
     }
 }
 
-/// Follows the authority until dropped. Ends at once where rules come from nowhere.
+/// Follows the source of the rules until dropped. Returns at once if only the admin API changes them.
 pub async fn follow(server: Arc<ServerState>) {
     match &server.rules.kind {
         RuleSourceKind::File(path, _) => follow_file(&server, path).await,
@@ -143,7 +143,7 @@ fn watch_dirs(dirs: &[PathBuf], changed: mpsc::Sender<()>) -> notify::Result<Rec
         if event.is_ok_and(|event| is_read(event.kind)) {
             return;
         }
-        // One signal that waits is as good as two.
+        // The channel holds one signal; a second adds nothing.
         let _ = changed.try_send(());
     })?;
     for dir in dirs {

@@ -174,8 +174,8 @@ impl Options {
         })
     }
 
-    /// Fills the gaps from `under`. A secret and its file are one setting: either of them here
-    /// overrides both there.
+    /// Fills the gaps from `under`. A secret and its file are one setting: setting either of them in
+    /// `self` overrides both in `under`.
     #[must_use]
     pub fn over(self, mut under: Self) -> Self {
         macro_rules! pairs {

@@ -19,7 +19,7 @@ use crate::enum_text::text_enum;
 use crate::sync::lock;
 
 text_enum! {
-    /// The way in which a request asked: a label of metrics.
+    /// The protocol of a request: the `protocol` label of the metrics.
     pub enum Protocol {
         /// A check, reservation or batch over HTTP.
         Http = "http",

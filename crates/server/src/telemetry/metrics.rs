@@ -132,7 +132,7 @@ fn rules(server: &ServerState, page: &mut Page) {
         counter tollgate_rules_applied_total = rules.applied;
         /// Times that rules were rejected.
         counter tollgate_rules_rejected_total = rules.rejected;
-        /// 1 if the current rules of the authority do not apply.
+        /// 1 if the current rules of the source do not apply.
         gauge tollgate_rules_trouble = rules.error().is_some();
         /// Requests of unknown domains, which pass.
         counter tollgate_unknown_domain_total = server.counts.unknown_domain;

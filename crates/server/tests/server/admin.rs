@@ -26,7 +26,7 @@ async fn rules_are_replaced_by_compare_and_set_through_the_file() {
         (200, serde_json::json!({ "from": 1, "to": 2 }))
     );
     let file = std::fs::read_to_string(running.dir.path().join("rules.yaml")).unwrap();
-    assert!(file.contains("9 per 1m"), "the file is the authority");
+    assert!(file.contains("9 per 1m"), "the file is the source");
     assert_eq!(check(running.http, r#"{"domain":"shop"}"#).json()["rules_version"], 2);
 
     assert_eq!(put(&running, 1, &version(3)).status, 409, "somebody else was faster");

@@ -131,7 +131,7 @@ async fn without_rules_a_server_is_not_ready_and_does_as_it_was_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_an_authority_the_admin_api_is_one() {
+async fn without_a_source_the_admin_api_is_one() {
     let running = start_with(|settings| settings.rules = None).await;
     assert_eq!(ask(running.http, "GET /readyz", "").status, 200);
     let head = "PUT /v1/rules\r\nContent-Type: application/yaml\r\nIf-Match: \"0\"";

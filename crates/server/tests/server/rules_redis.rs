@@ -1,4 +1,4 @@
-//! Rules in Redis as the one authority: followed by two servers, replaced by one writer at a time,
+//! Rules in Redis as the one source: followed by two servers, replaced by one writer at a time,
 //! and never lost to what somebody puts there.
 
 use std::time::Duration;
@@ -265,7 +265,7 @@ fn a_killed_server_starts_with_its_last_good_rules() {
 }
 
 #[test]
-fn there_is_one_authority_and_it_is_reachable_as_described() {
+fn there_is_one_source_and_it_is_reachable_as_described() {
     let dir = TempDir::new();
     let file = dir.path().join("rules.yaml");
     std::fs::write(&file, RULES).unwrap();

@@ -83,7 +83,7 @@ pub(super) fn not_started(command: &[OsString], error: &io::Error) -> u8 {
 
 #[cfg(target_os = "linux")]
 fn program(command: &[OsString]) -> Command {
-    // Also after the file was replaced or removed.
+    // `/proc/self/exe` works even after the file was replaced or removed.
     let mut program = Command::new("/proc/self/exe");
     program.arg0("tollgate").arg("exec").arg(std::process::id().to_string()).arg("--");
     program.args(command);
@@ -104,7 +104,7 @@ pub(in super::super) fn exec(parent: i32, command: &[OsString]) -> ExitCode {
         return ExitCode::from(NOT_FOUND);
     };
     #[cfg(target_os = "linux")]
-    // Without it the command runs all the same; the fence protects.
+    // If this fails, the command still runs; the fence protects the resource.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     // It may have died before the kernel was asked.
     if rustix::process::getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {

@@ -1,8 +1,8 @@
 //! The calls of one connection, which all run in the task of that connection.
 //!
-//! hyper would make each call a task. Those wander between threads, meet at the lock of their connection,
-//! and are written one by one. A decision takes microseconds: here the calls that arrived together are
-//! decided one after the other, and their answers leave together.
+//! hyper would make each call a task. Such tasks move between threads, contend for their connection's
+//! lock, and are written one by one. A decision takes microseconds, so calls that arrive together are
+//! decided in turn and answered in one write.
 //!
 //! A call must not block the thread, as elsewhere in a task.
 
@@ -38,7 +38,7 @@ impl<F: Future + Send + 'static> Executor<F> for CallQueue {
     }
 }
 
-/// Calls that are under way.
+/// The calls in flight on one connection.
 #[derive(Default)]
 pub(super) struct ConnectionCalls {
     arrivals: CallQueue,

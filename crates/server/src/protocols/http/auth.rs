@@ -38,7 +38,7 @@ use crate::telemetry::refusals::RefusalRecord;
 
 type DomainLayer = LimitLayer<AnyStore>;
 
-/// Answers proxies.
+/// Answers forward-auth requests.
 #[derive(Debug)]
 pub(super) struct ForwardAuth {
     trust: Trust,
@@ -86,7 +86,7 @@ impl ForwardAuth {
         request.extensions_mut().insert(Peer(call.peer));
         let mut service = layer.layer(AllowedService(Arc::clone(server)));
         let Ok(response) = service.call(request).await;
-        // The request was counted where its ruling was seen.
+        // `AllowedService` or `record_refusal` has counted the request.
         in_flight.end();
         let (mut head, body) = response.into_parts();
         head.status = query.status(head.status);
@@ -155,8 +155,7 @@ impl ForwardAuth {
         })
     }
 
-    /// Tells whether this peer is a trusted proxy: then it is not the client itself, if it
-    /// names another.
+    /// Returns true if the peer is a trusted proxy: the client is then the address that the proxy names.
     fn is_trusted_proxy(&self, peer: IpAddr) -> bool {
         let mut probe = HeaderMap::new();
         let other = if peer == IpAddr::from([192, 0, 2, 1]) { "192.0.2.2" } else { "192.0.2.1" };
@@ -234,7 +233,7 @@ fn unescape(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// The request that a proxy asks about.
+/// Returns the request that a proxy asks about.
 fn proxied_request(mut parts: Parts) -> Result<Request<()>, Problem> {
     let header_of = |names: [&str; 2]| -> Result<Option<HeaderValue>, Problem> {
         let mut values = names.iter().flat_map(|name| parts.headers.get_all(*name));
@@ -260,7 +259,7 @@ fn proxied_request(mut parts: Parts) -> Result<Request<()>, Problem> {
         return Err(Problem::new(400, why));
     };
     parts.method = Method::from_bytes(method.as_bytes()).map_err(|_| wrong("method"))?;
-    // An absolute one names a host, which is said elsewhere.
+    // The host of an absolute URI is ignored: X-Forwarded-Host has it.
     let uri = Uri::try_from(uri.as_bytes()).map_err(|_| wrong("target"))?;
     parts.uri = Uri::from(uri.path_and_query().cloned().ok_or_else(|| wrong("target"))?);
     if let Some(host) = host {
@@ -269,7 +268,7 @@ fn proxied_request(mut parts: Parts) -> Result<Request<()>, Problem> {
     Ok(Request::from_parts(parts, ()))
 }
 
-/// Counts and remembers a request that does not pass.
+/// Counts a request that does not pass, and records the refusal.
 fn record_refusal(server: &ServerState, trust: &Trust, domain: &str, refusal: &Refusal<'_>) {
     let Some(ruling) = refusal.ruling() else {
         return server.counts.add(Protocol::Auth, Outcome::Error, 1);

@@ -103,7 +103,7 @@ pub(super) async fn judge(
     in_flight: Option<InFlightRequest<'_>>,
 ) -> Admission {
     if server.limiter.store().is_remote() {
-        // Requests arrive in droves: those that are read before one asks share its trip.
+        // Requests arrive in droves: those that are read before one asks share its round trip.
         yield_now().await;
     }
     let admission = server.limiter.admit_within(ask, patience).await;

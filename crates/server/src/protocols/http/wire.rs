@@ -1,7 +1,7 @@
 //! JSON of checks and their answers.
 //!
 //! Strict: unknown and repeated fields, invalid and too large numbers, and anything behind the object are
-//! errors with their place. Nothing nests deeper than it has to.
+//! errors with their position. Nothing nests deeper than it has to.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -91,16 +91,16 @@ impl<'de: 'b, 'b> Deserialize<'de> for Attributes<'b> {
     }
 }
 
-/// Reads an object; an error has its place.
+/// Reads an object. An error has its line and column.
 pub(crate) fn read<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
-    // Looked at once as a whole, its strings need not be one by one.
+    // Validates UTF-8 once for the whole body, so that serde_json need not for each string.
     let read = match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
         Err(_) => serde_json::from_slice(bytes),
     };
     read.map_err(|error| {
         let message = error.to_string();
-        // The place comes as numbers, too.
+        // `line` and `column` carry the position.
         let message = message.split(" at line ").next().unwrap_or_default().to_owned();
         Problem::new(400, format!("invalid body: {message}"))
             .with("line", error.line())

@@ -1,5 +1,5 @@
-//! Commands that ask the store: `TG.CHECK`, `TG.PEEK`, `TG.RESET`, `DEL`, and, where the store takes
-//! a trip, `CL.THROTTLE`.
+//! Commands that ask the store: `TG.CHECK`, `TG.PEEK`, `TG.RESET`, `DEL`, and, on a remote store,
+//! `CL.THROTTLE`.
 //!
 //! A question owns its words, so that it can wait while its connection reads on.
 

@@ -5,7 +5,7 @@
 //! does not take are kept with the connection, both bounded. While there is output nothing more is read,
 //! so that a client that does not read holds up only itself.
 //!
-//! `remote.rs` is the same for a store that takes a trip.
+//! `remote.rs` is the same for a remote store.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -166,7 +166,7 @@ impl Connection {
                     used = used.saturating_add(length);
                     self.entry.count_command();
                     match self.session.answer((input, args), &self.server, scratch, output) {
-                        // Only a store that takes a trip is asked elsewhere.
+                        // Only a remote store is asked elsewhere.
                         AfterCommand::Answered | AfterCommand::Ask(_) => {}
                         AfterCommand::Close => return (used, PipelineEnd::Close),
                     }
@@ -180,7 +180,7 @@ impl Connection {
     }
 }
 
-/// Reason why a batch ended.
+/// Reason why a pipeline ended.
 #[derive(Clone, Copy)]
 pub(super) enum PipelineEnd {
     /// There is no whole command left.

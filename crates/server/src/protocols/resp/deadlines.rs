@@ -50,7 +50,7 @@ impl ConnectionActivity {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// A command was answered. Only the connection itself counts, so no lock is needed.
+    /// Counts an answered command. Only the connection itself counts, so no lock is needed.
     #[inline]
     pub(super) fn count_command(&self) {
         let commands = self.commands.load(Ordering::Relaxed).wrapping_add(1);

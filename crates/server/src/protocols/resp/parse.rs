@@ -1,4 +1,4 @@
-//! Commands of the Redis protocol, found in a buffer without copying.
+//! The RESP parser of the server: finds commands in a buffer without copying.
 //!
 //! Total: any bytes are a command, the beginning of one, or an error that ends the connection. A
 //! command is an array of bulk strings, or an inline line of words as people type them. What comes

@@ -1,8 +1,7 @@
-//! One connection on a store that takes a trip.
+//! One connection on a remote store.
 //!
-//! The decisions of a pipeline are asked for together and answered in order, so that a pipeline of
-//! thirty commands costs one trip, not thirty. A command that resets waits for those before it, and those
-//! behind it wait for it.
+//! A pipeline of thirty commands costs one round trip: its decisions are asked for together and answered
+//! in order. `Delete` and `Reset` run alone: after the commands before them, before those behind them.
 
 use std::sync::Arc;
 
@@ -68,13 +67,14 @@ enum PipelineReply {
     StoreCommand(StoreCommand),
 }
 
+/// Commands that are asked for together, as their replies.
 struct Pipeline {
     replies: Vec<PipelineReply>,
     used: usize,
     end: PipelineEnd,
 }
 
-/// The next commands that may be asked for together.
+/// Reads the next commands that may be asked for together.
 fn read_pipeline(
     input: &[u8],
     args: &mut Args,

@@ -1,7 +1,7 @@
 //! One client's session, and its commands.
 //!
-//! A command is answered at once, into the buffer of replies; on a store that takes a trip,
-//! decisions are handed back to be awaited, and everything else is answered as before.
+//! A command is answered at once, into the buffer of replies. On a remote store, commands that ask
+//! the store are handed back to be awaited; all others are still answered at once.
 
 #![expect(clippy::arithmetic_side_effects, reason = "numbers of words of a command: 256 at most")]
 
@@ -37,16 +37,17 @@ pub(super) struct Session {
     trusted: bool,
 }
 
-/// Buffers and counts that the commands of a thread share. Only the limits outlive a batch.
+/// Buffers and counts that the commands of a thread share. Only the limits outlive a pipeline.
 #[derive(Debug, Default)]
 pub(super) struct ThreadScratch {
     /// Limits made lately.
     pub(super) limits: LimitCache,
     key: Vec<u8>,
-    /// Counted when the batch ends, as a counter of its own for each command would be a queue.
+    /// Added to the shared counts when the pipeline ends: an update for each command would make threads
+    /// wait.
     allowed: u64,
     refused: u64,
-    /// One of the refusals of the batch, which stands for all of them.
+    /// One of the refusals of the pipeline, which stands for all of them.
     shown: Option<Box<RefusalRecord>>,
 }
 
@@ -320,7 +321,7 @@ fn throttle(
     Ok(AfterCommand::Answered)
 }
 
-/// Record of a refused `CL.THROTTLE`; its time is read from the store when the batch ends.
+/// Record of a refused `CL.THROTTLE`; its time is read from the store when the pipeline ends.
 pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecord {
     use tollgate::{Retry, Verdict};
     RefusalRecord {
@@ -340,7 +341,7 @@ pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecor
 }
 
 impl ThreadScratch {
-    /// Counts the decisions of the batch, with the time since it was read.
+    /// Counts the decisions of the pipeline, with the time since it was read.
     #[inline]
     pub(super) fn settle(&mut self, server: &ServerState, began: Instant) {
         let decided = self.allowed.wrapping_add(self.refused);
