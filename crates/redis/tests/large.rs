@@ -95,7 +95,7 @@ fn log_limit(quota: &str, revision: u64) -> Limit {
     limit(SlidingLog, quota).with_revision(Revision(revision))
 }
 
-/// A store with the deadline that everybody has.
+/// A store with the default deadline.
 async fn with_default_deadline(server: &RedisServer) -> RedisStore {
     connect(Config::new(&server.url()).unwrap().deadline(MOST)).await
 }

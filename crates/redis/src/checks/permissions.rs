@@ -1,6 +1,7 @@
 //! The check of permissions: tries the commands of the scripts on two keys of its own.
 //!
-//! `ACL DRYRUN` would need no trial, but such a user may not run it.
+//! `ACL DRYRUN` would check without executing, but a user with the recommended permissions may not run
+//! it.
 //!
 //! The permissions of locks are checked only where [`Config::locks`] says that locks are used. Their
 //! commands are tried on the check's own keys, and the names on an unused lock, its record and its
@@ -12,7 +13,7 @@ use crate::link::{Connection, ConnectionClosed, Value, command};
 use crate::lock::names::{CHANNEL, RELEASE_RECORD};
 use crate::random;
 
-/// Each command that a script uses, once. A script that begins to use another one adds it here, and
+/// Each command that the scripts for limits use, once. A script that begins to use another one adds it here, and
 /// the line that is recommended to administrators follows.
 const LIMIT_COMMANDS: &[&str] = &[
     "time",
@@ -88,7 +89,7 @@ async fn check_locks(
     let [first, second] = own_keys(id);
     let channel = format!("{CHANNEL}:{{tg-check-{id:x}}}");
     found.note_all(&connection.request(eval(&[&first, &second, &channel], LOCK_COMMANDS)).await?);
-    // A name that was given whole may be a lock that is held: it is only looked at.
+    // A name without `*` may be a lock that is held: it is only read.
     let lock = names.replace('*', &format!("tg-check-{id:x}"));
     let touch = if lock == names { "pttl $1" } else { "unlink $1" };
     let record = format!("{RELEASE_RECORD}:{{tg-check-{id:x}}}:0");
@@ -183,13 +184,14 @@ impl PermissionProbe {
     }
 }
 
-/// Returns the ACL line of a user who may do this and nothing else.
+/// Returns the ACL line for a user with exactly the permissions that limits need.
 fn acl(config: &Config) -> String {
     acl_line(config, "~tg:*", "", LINK_COMMANDS.iter().chain(LIMIT_COMMANDS))
 }
 
-/// Returns the ACL line of a user who may use locks and nothing else. Scripts name the channel among
-/// their keys, as Redisson's do, to keep it in the same slot: it must be allowed as a key, too.
+/// Returns the ACL line for a user with exactly the permissions that locks need. Scripts name the
+/// channel among their keys, as Redisson's do, to keep it in the same slot: it must be allowed as a
+/// key, too.
 fn lock_acl(config: &Config) -> String {
     let names = config.locks.as_deref().unwrap_or("*");
     let keys = format!("~tg:lock:* ~tg:{{check}}:* ~{names} ~{RELEASE_RECORD}:* ~{CHANNEL}:*");

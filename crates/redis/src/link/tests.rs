@@ -22,9 +22,9 @@ use tollgate_harness::{FaultProxy, RedisServer, Reply as Raw};
 use super::*;
 use crate::config::BreakerSettings;
 
-/// For tests in which nothing may time out.
+/// A deadline that no test reaches.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
-/// For tests in which something must.
+/// A deadline that a test means to miss.
 const SHORT_DEADLINE: Duration = Duration::from_millis(30);
 const KEY: &str = "tg:{test}:count";
 
@@ -50,14 +50,14 @@ fn without_timeout(url: &str) -> Config {
     Config::new(url).unwrap().deadline(LONG_DEADLINE).connect_timeout(LONG_DEADLINE)
 }
 
-/// Times out soon, opens its breaker at the first failure, and closes it soon.
+/// Times out soon; the breaker opens at the first failure, and closes soon.
 fn breaker_opens_early(url: &str) -> Config {
     let breaker = BreakerSettings::default().failures(1).span(Duration::ZERO);
     let breaker = breaker.probe(Duration::from_millis(1), Duration::from_millis(5));
     Config::new(url).unwrap().deadline(SHORT_DEADLINE).breaker(breaker)
 }
 
-/// Times out soon and goes on asking.
+/// Times out soon; the breaker never opens.
 fn breaker_stays_closed(url: &str) -> Config {
     let breaker = BreakerSettings::default().failures(u32::MAX).span(Duration::MAX);
     breaker_opens_early(url).breaker(breaker)

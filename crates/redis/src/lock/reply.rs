@@ -27,14 +27,14 @@ fn number<N: FromStr>(reply: &Reply, index: usize) -> Option<N> {
     text(reply, index)?.parse().ok()
 }
 
-/// Reads milliseconds left, of which a negative number means for ever.
+/// Converts the milliseconds left; a negative number means no expiry.
 fn left(millis: i64) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
 
 pub(super) fn acquired(reply: &Reply) -> Option<AcquireOutcome> {
     if reply.values.is_empty() {
-        // The time alone: that is the fence.
+        // A reply with only the time: the time is the fence.
         return Some(AcquireOutcome::Granted {
             fence: Fence::new(reply.now)?,
             depth: 1,

@@ -14,9 +14,9 @@ use tollgate_redis::core::algorithm::{
 use tollgate_redis::core::{Answer, Charge, Holder, Key, Limit, Op, Request, Store, StoreError};
 use tollgate_redis::{BreakerSettings, Config, RedisStore};
 
-/// For tests in which nothing may time out.
+/// A deadline that no test reaches.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(60);
-/// For tests in which something must.
+/// A deadline that a test means to miss.
 pub(crate) const SHORT_DEADLINE: Duration = Duration::from_millis(30);
 /// A lease and a period longer than any test.
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
@@ -27,7 +27,7 @@ pub(crate) fn without_timeout(url: &str) -> Config {
     Config::new(url).unwrap().deadline(LONG_DEADLINE).connect_timeout(LONG_DEADLINE)
 }
 
-/// Times out soon, and never stops asking.
+/// Times out soon; the breaker never opens.
 pub(crate) fn breaker_stays_closed(url: &str) -> Config {
     let breaker = BreakerSettings::default().failures(u32::MAX).span(Duration::MAX);
     let breaker = breaker.probe(Duration::from_millis(1), Duration::from_millis(5));

@@ -79,7 +79,7 @@ async fn the_recommended_user_needs_nothing_more() {
     let line = acl.replace("<password>", "hush");
     let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
     server.command(&words).unwrap();
-    // The test's script keeps its replies elsewhere than `tg:`, but only if asked to.
+    // The test's script stores replies outside `tg:` only when called with an id.
     let link = link(config).await;
 
     assert_eq!(count(&link).await, 1);
