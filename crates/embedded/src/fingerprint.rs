@@ -2,7 +2,7 @@
 //!
 //! The table stores a fingerprint in place of a key, so it stores no key and allocates for none. A
 //! pair of keys collides with probability 2⁻¹²⁸. Without the secret it is not possible to search
-//! for such a pair, or to aim at one place in the table.
+//! for such a pair, or to aim at one slot of the table.
 
 #[cfg(not(loom))]
 use std::hash::{BuildHasher, Hasher, RandomState};

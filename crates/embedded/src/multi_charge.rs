@@ -25,7 +25,7 @@ pub(crate) struct MultiCharge<'s, C> {
     shards: Guards<'s>,
 }
 
-/// The counters of a request that core judges, taken out of their places.
+/// The counters of a request that core judges, taken out of the shards and the overflow.
 struct TakenCounters<'m, 's, C> {
     request: &'m mut MultiCharge<'s, C>,
     overflow: Option<Guard<'s, Overflow>>,
@@ -69,10 +69,10 @@ const fn leaves_a_trace(op: Op) -> bool {
     }
 }
 
-/// The place that a counter was taken from.
+/// The location that a counter was taken from.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum CounterLocation {
-    /// No place: the key has no counter, and a question creates none.
+    /// No location: the key has no counter, and a question creates none.
     Nowhere,
     Shard(Fingerprint),
     Overflow(Limit),

@@ -25,7 +25,7 @@ use crate::table::{NEVER, Room, Table};
 pub(crate) struct Shard {
     /// The latest moment of a decision.
     pub(crate) latest: Timestamp,
-    /// The index of the table that was charged last, if that was the last charge of all.
+    /// The index of the slot that was charged last, if that was the last charge of all.
     last_index: usize,
     pub(crate) table: Table,
     /// Number of promoted slots.

@@ -9,7 +9,7 @@ use tollgate_core::{Algorithm, Charge, Limit, Span, State, Timestamp};
 
 use crate::fingerprint::Fingerprint;
 
-/// One key's place in the table: half a cache line.
+/// One key's entry in the table: half a cache line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Slot {

@@ -2,7 +2,7 @@
 
 use tollgate_core::State;
 
-/// States by index, with a list of free places.
+/// States by index, with a list of free indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Spill {
     states: Vec<State>,
@@ -19,7 +19,7 @@ impl Spill {
         index
     }
 
-    /// Takes the state out. Its place stays reserved until it is put back or removed.
+    /// Takes the state out. Its index stays reserved until it is put back or removed.
     pub(crate) fn take(&mut self, index: usize) -> State {
         self.states.get_mut(index).map(std::mem::take).unwrap_or_default()
     }

@@ -137,7 +137,7 @@ impl<C: Clock> EmbeddedStore<C> {
         }
     }
 
-    /// Answers every charge except an immediate take from a known bucket.
+    /// Finishes a charge that the shard did not answer as an immediate take from a known bucket.
     #[inline(never)]
     fn finish_charge<'s>(
         &'s self,

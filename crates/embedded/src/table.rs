@@ -1,6 +1,6 @@
 //! The table: open addressing over fingerprints, one 32-byte slot for each key.
 //!
-//! It probes linearly from a home index. Removal shifts followers back, so there are no tombstones.
+//! It probes linearly from the home index of a key. Removal shifts followers back, so there are no tombstones.
 //! Capacities are not powers of two: the table grows by a twelfth when it is 85 % full, so even
 //! just after growing a key costs at most about 41 bytes.
 //!
@@ -66,7 +66,7 @@ impl Table {
         slots.saturating_add(self.bounds.capacity().saturating_mul(size_of::<u64>()))
     }
 
-    /// Finds the index of this fingerprint's slot.
+    /// Returns the index of this fingerprint's slot.
     #[inline]
     pub(crate) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
         let mut index = self.home(fingerprint);
@@ -132,7 +132,7 @@ impl Table {
         self.len = self.len.saturating_add(1);
     }
 
-    /// Empties an index and closes the gap behind it.
+    /// Empties the slot at an index and closes the gap behind it.
     pub(crate) fn remove(&mut self, index: usize) {
         let mut gap = index;
         let mut next = self.after(gap);

@@ -1,4 +1,4 @@
-//! Generates the code: the function, with a check at the beginning of its body.
+//! Expands `#[limit]`: generates the function, with a check at the beginning of its body.
 //!
 //! The signature stays, so arguments, `self` and generics are in scope for expressions in the
 //! attribute. Permits are a local variable of the body: they are dropped when the function ends, by

@@ -4,7 +4,7 @@
 //! | File | Holds |
 //! |---|---|
 //! | `arguments` | the text between the parentheses |
-//! | `by` | the parts of a counter's key |
+//! | `key_parts` | the parts of a counter's key |
 //! | `quota` | limits, checked by the core's own parser |
 //! | `function` | the function, and its other `#[limit]`s |
 //! | `expand` | the code |

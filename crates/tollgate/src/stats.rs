@@ -20,7 +20,7 @@ pub struct Stats {
     /// Refusals by the deny cache, without asking the store. Questions that charge nothing are
     /// included.
     pub deny_cache_refusals: u64,
-    /// Refusals by a local guard.
+    /// Refusals by a local guard, without asking the store.
     pub local_guard_refusals: u64,
     /// Requests that a shadow rule counted.
     pub shadow_admitted: u64,
@@ -30,11 +30,14 @@ pub struct Stats {
     pub dropped_events: u64,
     /// Background jobs that were dropped before the store got them: releases, credits and refusals.
     pub lost_jobs: u64,
-    /// Debts of an outage that the store has recorded.
+    /// Debts of an outage that the store has recorded. A debt that grew while it was settled counts
+    /// once for each part.
     pub settled_debts: u64,
-    /// Counters with debts that the store has not recorded yet.
+    /// Counters that the outage fallback answered for, and whose debt, possibly of 0, the store has not
+    /// recorded yet.
     pub counters_in_debt: usize,
-    /// Permits that passed in an outage and that the store will never record.
+    /// Cost that passed in an outage and that the store will never record, because there was no
+    /// room for a debt.
     pub lost_debt_cost: u64,
     /// Nodes that share the store, by the last count.
     pub nodes: u64,

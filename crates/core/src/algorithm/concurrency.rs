@@ -14,7 +14,7 @@ use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, LimitErrorKind};
 use crate::{Quota, Timestamp};
 
-/// At most the count at once, each for a lease of at most the period.
+/// Admits at most the quota's count at once; each permit has a lease of at most the period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Concurrency;
 

@@ -163,7 +163,7 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// At most the count in each window.
+    /// Admits at most the quota's count in each window.
     FixedWindow = "fixed-window", code 0,
         plan FixedWindowPlan, state Window, edit Window;
     /// Remembers every charge: never above the count in any window.
@@ -184,13 +184,13 @@ algorithms! {
     /// A steady rate with stored permits, as in Guava's limiters.
     Smooth = "smooth", code 6,
         plan SmoothPlan, state SmoothState, edit SmoothState;
-    /// At most the count at once, each for a lease of at most the period.
+    /// Admits at most the quota's count at once; each permit has a lease of at most the period.
     Concurrency = "concurrency", code 7,
         plan ConcurrencyPlan, state Holders, edit HoldersEdit;
 }
 
 impl Algorithm {
-    /// Each algorithm with its default parameters, as its name alone stands for.
+    /// Returns each algorithm with its default parameters.
     pub fn defaults() -> [Self; 8] {
         [
             FixedWindow::default().into(),

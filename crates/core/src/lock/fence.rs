@@ -1,4 +1,4 @@
-//! Fences: numbers by which a resource distinguishes holders.
+//! Fences (fencing tokens): numbers by which a resource distinguishes holders.
 
 use std::fmt;
 

@@ -1,9 +1,10 @@
 //! Background jobs: one task for work that no caller waits for.
 //!
-//! - *Heartbeats* show that this node is alive, and count the other nodes.
-//! - *Permits* of concurrency limits are renewed while they are held, and released when dropped.
-//! - *Debts* of an outage are settled when the store is back, even if no request asks for them.
-//! - *Refusals* are counted towards bans, *shadow rules* charged, and *credits* given.
+//! - *Heartbeat*: shows that this node is alive, and counts the other nodes.
+//! - *Permits*: renews those of concurrency limits while they are held, and releases dropped ones.
+//! - *Debts*: settles those of an outage when the store is back, even if no request asks for them.
+//! - *Refusals*, *shadow rules*, *credits*: counts refusals towards bans, charges shadow rules, and
+//!   gives charges back.
 //!
 //! The task runs on the runtime that created the limiter. Without a runtime, or if it has no timers,
 //! the task runs on a thread of its own (tokio then prints a panic to stderr, once for each limiter).

@@ -72,7 +72,7 @@ pub(crate) enum DebtTracking {
     New,
     /// An earlier request opened it.
     Existing,
-    /// It has none, and this request only asks: no debt can arise.
+    /// No debt, and none can arise: the charge is a peek.
     NotNeeded,
     /// [`MAX_DEBTS`] counters have debts already.
     Untracked,
@@ -169,7 +169,7 @@ impl Debts {
         }
     }
 
-    /// Takes back parts that certainly did not arrive, because less of them may count by the next
+    /// Withdraws parts that certainly did not arrive, because less of them may count by the next
     /// attempt. A part that was also sent by another caller, or before without a reply, keeps its name
     /// and its cost.
     pub(crate) fn withdraw(&self, settlement: &Settlement) {

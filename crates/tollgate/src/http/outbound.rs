@@ -164,7 +164,7 @@ impl<Svc: Service<Q>, Q> Future for OutboundFuture<Svc, Q> {
                         (Err(CallRejection::NotAdmitted(why)), _) => {
                             return Poll::Ready(Err(OutboundError::NotAdmitted(why)));
                         }
-                        // The request is gone only after the first answer.
+                        // `request` is `None` only if the future is polled after it was ready.
                         (Err(CallRejection::TooManyWaiting), _) | (Ok(()), None) => {
                             return Poll::Ready(Err(OutboundError::TooManyWaiting));
                         }

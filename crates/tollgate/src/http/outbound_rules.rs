@@ -217,7 +217,7 @@ where
                         ((_, Err(RulesRejection::Refused(refusal))), _) => {
                             return Poll::Ready(Err(OutboundError::Refused(refusal)));
                         }
-                        // The body is gone only after the first answer.
+                        // `body` is `None` only if the future is polled after it was ready.
                         ((_, Err(RulesRejection::TooManyWaiting)), _) | ((_, Ok(_)), None) => {
                             return Poll::Ready(Err(OutboundError::TooManyWaiting));
                         }

@@ -1,4 +1,4 @@
-//! Fence checks, for the resource that a lock protects.
+//! Fence checks (fencing tokens), for the resource that a lock protects.
 //!
 //! A holder that is stopped for longer than its lease does not know that it lost the lock, and no
 //! lock can report that in time. The resource can detect it: it remembers the largest fence it has

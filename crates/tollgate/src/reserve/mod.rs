@@ -1,4 +1,4 @@
-//! Reservations: charge an estimate now, and settle the actual cost later.
+//! Reservations: charge an estimate now; commit or refund it later.
 //!
 //! [`Limiter::reserve`] charges as [`Limiter::admit`] does. Later, [`Limiter::commit`] debits use
 //! beyond the estimate or credits the unused rest, and [`Limiter::refund`] gives back all that is

@@ -76,7 +76,7 @@ impl Redis {
     }
 }
 
-/// Nothing times out for want of a processor.
+/// With deadlines that no test reaches, however slow the machine is.
 pub(crate) fn without_timeout(url: &str) -> Config {
     let ages = Duration::from_secs(60);
     Config::new(url).unwrap().deadline(ages).connect_timeout(ages)
