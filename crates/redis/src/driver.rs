@@ -145,11 +145,12 @@ impl Driver {
         waker: Waker,
     ) -> Result<WaiterHandle, StoreError> {
         // Everything that needs no lock comes first.
-        let names: SmallVec<[HashedName; 4]> = requests
-            .iter()
-            .flat_map(|request| request.charges().iter().map(move |charge| (request, charge)))
-            .map(|(request, charge)| HashedName::new(request.partition(), charge, &self.hasher))
-            .collect();
+        let mut names: SmallVec<[HashedName; 4]> = SmallVec::new();
+        for request in requests {
+            for charge in request.charges() {
+                names.push(HashedName::new(request.partition(), charge, &self.hasher));
+            }
+        }
         let join = |pending: &mut PendingBatch| {
             let mut names = names.iter();
             requests.iter().for_each(|request| pending.buffer.push(request, &mut names));

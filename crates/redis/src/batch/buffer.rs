@@ -191,6 +191,7 @@ impl BatchBuffer {
 
     /// Returns the numbers of the charge's limit and terms, nearly always those of the charge
     /// before.
+    #[inline]
     fn term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
         if let Some(last) = self.items.last() {
             let terms = self.terms.get(last.term);
@@ -206,6 +207,7 @@ impl BatchBuffer {
         self.new_term(charge_ref)
     }
 
+    #[cold]
     fn new_term(&mut self, charge_ref: &ChargeRef<'_>) -> (u16, u16) {
         let ChargeRef { op, patience_us, borrowed, .. } = *charge_ref;
         let (limit, _) = self.limits.number(*charge_ref.limit);
