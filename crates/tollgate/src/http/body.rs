@@ -1,6 +1,5 @@
 //! The body of a response, which holds the request's permits until it ends.
 
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -8,14 +7,14 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::Permits;
+use super::request_permits::BodyPermits;
 
 pin_project! {
     /// The body behind a [`LimitLayer`](super::LimitLayer): the service's own, or a refusal.
     ///
     /// It releases the permits of concurrency limits when it ends, fails or is dropped. Work that
-    /// outlives it, such as an upgraded connection, takes them over with
-    /// [`LimitedBody::take_permits`].
+    /// outlives it, such as an upgraded connection, takes them over: see
+    /// [`RequestPermits`](super::RequestPermits).
     #[derive(Debug)]
     #[project = Projected]
     pub struct LimitedBody<B> {
@@ -28,50 +27,14 @@ pin_project! {
     #[derive(Debug)]
     #[project = ProjectedKind]
     enum BodyKind<B> {
-        Served { #[pin] body: B, permits: Permits },
+        Served { #[pin] body: B, permits: BodyPermits },
         Refusal { bytes: Option<Bytes> },
     }
 }
 
 impl<B> LimitedBody<B> {
-    pub(super) const fn served(body: B, permits: Permits) -> Self {
+    pub(super) const fn served(body: B, permits: BodyPermits) -> Self {
         Self { kind: BodyKind::Served { body, permits } }
-    }
-
-    /// Takes over the permits that the request holds, so that they do not end with this body. None
-    /// are left if it was called before, if the body has ended, and in a refusal.
-    ///
-    /// ```
-    /// use http::{Request, Response, StatusCode};
-    /// use tollgate::http::LimitLayer;
-    /// use tollgate::{EmbeddedStore, Limiter, rules};
-    /// use tower::{Layer, ServiceExt, service_fn};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::new(EmbeddedStore::new());
-    /// limiter.set_rules(rules::load(
-    ///     "{ version: 1, domain: chat, rules: [{ name: sockets, limits: [{ concurrent: 1, lease: 1m }] }] }",
-    ///     rules::Format::Yaml,
-    /// )?)?;
-    /// let upgrade = |_: Request<String>| async {
-    ///     Response::builder().status(StatusCode::SWITCHING_PROTOCOLS).body(String::new())
-    /// };
-    /// let service = LimitLayer::new(limiter, "chat").layer(service_fn(upgrade));
-    ///
-    /// let mut response = service.clone().oneshot(Request::default()).await?;
-    /// let permits = response.body_mut().take_permits();
-    /// drop(response); // the head is sent, and the connection goes on
-    /// assert_eq!(service.clone().oneshot(Request::default()).await?.status(), 429);
-    ///
-    /// drop(permits); // the connection is closed
-    /// assert_eq!(service.oneshot(Request::default()).await?.status(), 101);
-    /// # Ok(()) }
-    /// ```
-    pub fn take_permits(&mut self) -> Permits {
-        match &mut self.kind {
-            BodyKind::Served { permits, .. } => mem::take(permits),
-            BodyKind::Refusal { .. } => Permits::default(),
-        }
     }
 
     pub(super) fn refusal(bytes: Bytes) -> Self {
@@ -96,7 +59,7 @@ where
             ProjectedKind::Served { body, permits } => {
                 let frame = ready!(body.poll_frame(context));
                 if !matches!(frame, Some(Ok(_))) {
-                    *permits = Permits::default();
+                    *permits = BodyPermits::default();
                 }
                 Poll::Ready(frame)
             }

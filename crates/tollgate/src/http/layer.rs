@@ -22,6 +22,7 @@ use super::fields::{LegacyReset, RateLimitFields, ResponseFields, add_retry_afte
 use super::inner_call::record_ruling;
 use super::jitter::Jitter;
 use super::refusal::{Refusal, RefusalKind, RespondFn};
+use super::request_permits::{BodyPermits, RequestPermits};
 use super::rulings::{LimiterDomain, Rulings};
 #[cfg(feature = "macros")]
 use super::scope::ScopeLayer;
@@ -292,7 +293,7 @@ pub(super) enum LocalOutcome {
 /// The response fields and permits of a request that passes.
 pub(super) struct PassedRequest {
     pub(super) fields: ResponseFields,
-    pub(super) permits: Permits,
+    pub(super) permits: BodyPermits,
 }
 
 impl<S: Store + 'static> Config<S> {
@@ -385,7 +386,7 @@ impl<S: Store + 'static> Config<S> {
         record_ruling(self.limiter.identity(), &self.domain, ruling);
         let left = self.leaves_rulings || self.limiter.has_scopes();
         Rulings::leave(extensions, &self.limiter_domain, left.then(|| Arc::new(ruling.clone())));
-        PassedRequest { fields, permits }
+        PassedRequest { fields, permits: RequestPermits::leave(extensions, permits) }
     }
 
     /// The response to a request that does not pass.

@@ -45,11 +45,13 @@
 //! | File | Holds |
 //! |---|---|
 //! | `client`, `forwarded` | the client's address, behind trusted proxies |
-//! | `attributes`, `ask` | the attributes of a request that rules look at |
+//! | `attributes`, `ask`, `segments` | the attributes of a request that rules look at |
 //! | `layer`, `service`, `body` | the layer, its service, and the body that holds permits |
 //! | `rulings` | rulings in a request's extensions, so that nested layers charge once |
+//! | `request_permits` | permits in a request's extensions, for work that outlives the response |
 //! | `policies`, `fields`, `jitter` | `RateLimit` and related fields |
-//! | `refusal`, `refusal_report`, `problem`, `grpc` | responses to refused requests |
+//! | `refusal`, `problem`, `grpc` | responses to refused requests |
+//! | `refusal_report` | `Retry-After` and what else a response says of a refusal |
 //! | `inner_call`, `scope`, `refused`, `not_locked` | scopes and responses of functions under `#[limit]` and `#[lock]` |
 //! | `outbound` | the layer for outgoing calls through one gate |
 //! | `outbound_rules`, `outbound_refusal` | the layer for outgoing calls by rules |
@@ -76,6 +78,7 @@ mod refusal;
 mod refusal_report;
 #[cfg(feature = "macros")]
 mod refused;
+mod request_permits;
 mod rulings;
 #[cfg(feature = "macros")]
 mod scope;
@@ -92,6 +95,7 @@ pub use outbound::{OutboundError, OutboundFuture, OutboundLayer, OutboundService
 pub use outbound_refusal::OutboundRefusal;
 pub use outbound_rules::{OutboundRulesFuture, OutboundRulesLayer, OutboundRulesService};
 pub use refusal::{MalformedRequest, Refusal, RefusalKind};
+pub use request_permits::RequestPermits;
 pub use rulings::Rulings;
 #[cfg(feature = "macros")]
 pub use scope::{ScopeLayer, ScopeService};

@@ -24,6 +24,7 @@ use super::body::LimitedBody;
 use super::outbound::OutboundError;
 use super::outbound_refusal::OutboundRefusal;
 use super::refusal::RefusalKind;
+use super::request_permits::BodyPermits;
 use super::wait_limit::WaitLimit;
 use crate::decision::DecidingRules;
 use crate::{Limiter, Permits};
@@ -206,7 +207,9 @@ where
                 Projected::Calling { future, permits } => {
                     let response = ready!(future.poll(context)).map_err(OutboundError::Call)?;
                     let permits = permits.take().unwrap_or_default();
-                    return Poll::Ready(Ok(response.map(|it| LimitedBody::served(it, permits))));
+                    return Poll::Ready(Ok(
+                        response.map(|it| LimitedBody::served(it, BodyPermits::new(permits)))
+                    ));
                 }
                 Projected::Waiting { turn, inner, body } => {
                     match (ready!(turn.as_mut().poll(context)), body.take()) {

@@ -4,7 +4,8 @@
 //! nothing is boxed. A remote store takes a round trip: the inner service that was ready is kept for
 //! the request, and a clone takes its place.
 //!
-//! Permits move from the admission into the future, and from there into the response's body.
+//! Permits move from the admission into the future, and from there into the response's body, unless
+//! the handler takes them over (`request_permits.rs`).
 //! Dropping either, by cancellation or a panic, releases them.
 
 use std::fmt;
@@ -25,7 +26,8 @@ use super::ask::Head;
 use super::body::LimitedBody;
 use super::inner_call::{InnerFuture, RequestScope, call_inner};
 use super::layer::{BookedAdmission, Config, LocalOutcome, PassedRequest};
-use crate::{Admission, Permits};
+use super::request_permits::BodyPermits;
+use crate::Admission;
 
 /// Judges requests before the inner service sees them.
 pub struct LimitService<Svc, S = EmbeddedStore> {
@@ -221,7 +223,7 @@ fn served<R>(
     passing: Option<PassedRequest>,
 ) -> Response<LimitedBody<R>> {
     let Some(PassedRequest { fields, permits }) = passing else {
-        return response.map(|body| LimitedBody::served(body, Permits::default()));
+        return response.map(|body| LimitedBody::served(body, BodyPermits::default()));
     };
     fields.add_to(response.headers_mut());
     response.map(|body| LimitedBody::served(body, permits))

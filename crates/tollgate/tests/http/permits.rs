@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, Notify, mpsc};
 use tollgate::Concurrency;
 use tollgate::Limiter;
 use tollgate::Store;
-use tollgate::http::LimitLayer;
+use tollgate::http::{LimitLayer, RequestPermits};
 use tollgate::{Ask, RuleSet};
 
 use crate::common::{StoreConnection, backend, rule, rules, with};
@@ -184,9 +184,39 @@ async fn a_response_without_a_body_holds_nothing() {
 
 /// The bytes after an upgrade are no response any more.
 #[tokio::test]
-async fn an_upgrade_gives_its_permit_back() {
+async fn an_upgrade_gives_its_permit_back_unless_the_handler_takes_it_over() {
     let limiter = limiter(one_at_once());
-    let upgrade = async |mut request: axum::extract::Request| {
+    let (server, mut stream) = upgraded(&limiter, Permit::Left).await;
+    until(|| is_free(&limiter)).await;
+    echo(&mut stream).await;
+    assert_eq!(server.get(&[]).await.status, 101, "another one may come");
+    until(|| is_free(&limiter)).await;
+
+    let (server, mut stream) = upgraded(&limiter, Permit::TakenOver).await;
+    for _ in 0..3 {
+        echo(&mut stream).await;
+        assert_eq!(server.get(&[]).await.status, 429, "the connection goes on");
+    }
+    drop(stream);
+    until(|| is_free(&limiter)).await;
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Permit {
+    Left,
+    TakenOver,
+}
+
+async fn echo(stream: &mut TcpStream) {
+    stream.write_all(b"ping").await.unwrap();
+    read_until(stream, "ping").await;
+}
+
+/// A server that upgrades every connection, and one that it has upgraded.
+async fn upgraded<S: Store + 'static>(limiter: &Limiter<S>, permit: Permit) -> (Server, TcpStream) {
+    let upgrade = async move |mut request: axum::extract::Request| {
+        let permits = request.extensions().get::<RequestPermits>().unwrap().clone();
+        let permits = (permit == Permit::TakenOver).then(|| permits.take());
         let upgraded = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
             let mut echo = hyper_util::rt::TokioIo::new(upgraded.await.unwrap());
@@ -194,6 +224,7 @@ async fn an_upgrade_gives_its_permit_back() {
             while echo.read_exact(&mut bytes).await.is_ok() {
                 echo.write_all(&bytes).await.unwrap();
             }
+            drop(permits);
         });
         let reply = http::Response::builder().status(101).header("upgrade", "echo");
         reply.header("connection", "upgrade").body(Body::empty()).unwrap()
@@ -206,8 +237,5 @@ async fn an_upgrade_gives_its_permit_back() {
     let head = read_until(&mut stream, "\r\n\r\n").await;
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     assert!(head.contains("ratelimit: \"one\";r=0\r\n"), "it was counted: {head}");
-
-    until(|| is_free(&limiter)).await;
-    stream.write_all(b"ping").await.unwrap();
-    read_until(&mut stream, "ping").await;
+    (server, stream)
 }
