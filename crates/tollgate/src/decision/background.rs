@@ -259,6 +259,7 @@ impl<S: Store> BackgroundTask<S> {
             self.renewals.remove(&(at, holder));
             if let Some(held) = self.held.get(&holder) {
                 let lease = held.lease;
+                // Acquiring again, because a store that was restarted empty has forgotten the permit.
                 due.push(vec![(held.counter.clone(), Op::Acquire { holder, lease })]);
                 self.renew_at(holder, after(now, third(lease)));
             }

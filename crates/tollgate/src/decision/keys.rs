@@ -2,6 +2,7 @@
 //!
 //! The bytes of rules are in `core::rule` (`r`, `b`, `c`). Keys of two kinds are never equal.
 
+use smallvec::SmallVec;
 use tollgate_core::{Key, KeyError};
 
 /// A key that a caller chose: [`crate::Limiter::check`] and gates.
@@ -20,9 +21,12 @@ pub(crate) const RATE: u8 = b'q';
 /// A key of `CL.THROTTLE`.
 pub(crate) const THROTTLE: u8 = b't';
 
+/// The bytes of a key. Most keys are short, and need no allocation.
+pub(crate) type TaggedKey = SmallVec<[u8; 64]>;
+
 /// The key of this kind with these bytes.
-pub(crate) fn tagged(kind: u8, key: &[u8]) -> Result<Vec<u8>, KeyError> {
-    let mut bytes = Vec::with_capacity(key.len().saturating_add(1));
+pub(crate) fn tagged(kind: u8, key: &[u8]) -> Result<TaggedKey, KeyError> {
+    let mut bytes = TaggedKey::new();
     bytes.push(kind);
     bytes.extend_from_slice(key);
     Key::new(&bytes)?;

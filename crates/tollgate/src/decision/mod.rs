@@ -12,7 +12,7 @@
 //! | File | Holds |
 //! |---|---|
 //! | `plan`, `plan_rules` | plans, and the planner of rules |
-//! | `run` | the runner |
+//! | `run`, `run_each` | the runner; the runner of calls whose charges are decided each by itself |
 //! | `deny_cache` | refusals that the store need not be asked for again |
 //! | `local_guard` | limiters of this process in front of the store |
 //! | `outage_fallback`, `debts` | answers while the store gives none, and what this process then owes it |
@@ -34,6 +34,7 @@ mod plan;
 mod plan_rules;
 mod ruling;
 mod run;
+mod run_each;
 mod shadow;
 
 pub(crate) use background::{Background, Job, once_within};

@@ -130,7 +130,7 @@ pub struct Finding<'r> {
     /// The rule's limit; `None` for the rule's ban, and without rules.
     pub limit: Option<&'r ActiveLimit>,
     /// The rule of an Envoy call; `None` if the limit came with the call, and for all other requests.
-    pub envoy: Option<&'r envoy::Rule>,
+    pub envoy: Option<&'r envoy::EnvoyRule>,
     /// The verdict of this limit alone, and what remains.
     pub decision: Decision,
 }
@@ -243,7 +243,7 @@ impl Ruling {
         }
         let refusing = self.refusing()?;
         let rule = refusing.rule.map(ActiveRule::name);
-        rule.or_else(|| refusing.envoy.map(envoy::Rule::path))
+        rule.or_else(|| refusing.envoy.map(envoy::EnvoyRule::path))
     }
 
     /// The cause of a refusal, in an outage or not.

@@ -1,5 +1,5 @@
-//! Charges shadow rules, after the answer is known. Shadow rules of Envoy's are charged in
-//! `envoy/decide.rs`.
+//! Charges shadow rules, after the answer is known. Envoy's shadow rules are charged in
+//! `envoy/decide.rs`, because their statuses are part of the answer.
 //!
 //! A shadow rule counts as an enforced rule does, its ban included, and refuses nobody. When it becomes
 //! an enforced rule, its counters keep what they have counted.

@@ -1,4 +1,4 @@
-//! Answers a call: one decision over all its descriptors.
+//! Answers a call: one decision over all its descriptors, or one for each.
 //!
 //! The descriptors that are charged make one all-or-none request. Those in `quota_mode` form a
 //! group that passes if any one of them passes. Rules in `shadow_mode` make a second request, after
@@ -13,11 +13,11 @@ use tollgate_core::rule::declaration::OnOutage;
 use tollgate_core::{Decision, Store, Timestamp};
 
 use super::EnvoyRules;
-use super::answer::{Answer, Code, Status, overall};
-use super::call::{Call, CallError, CallPolicy, Charge};
+use super::answer::{Code, EnvoyAnswer, Status, overall};
+use super::call::{Call, CallError, CallPolicy, ChargeMode};
 use super::plan::{LimitedDescriptor, MatchedCall};
-use super::rule::Mode;
-use crate::decision::{DecidingRules, Intent, Ruling};
+use super::rule::EnvoyMode;
+use crate::decision::{DecidingRules, Intent, Plan, Ruling};
 use crate::limiter::{Limiter, StaleRules, replace_older};
 use crate::observer::Event;
 
@@ -37,20 +37,20 @@ impl<S: Store + 'static> Limiter<S> {
         &self,
         call: &Call<'_>,
         policy: CallPolicy,
-    ) -> Result<Answer, CallError> {
+    ) -> Result<EnvoyAnswer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
         let source = DecidingRules::Envoy(Arc::clone(&rules));
         let matched = MatchedCall::new(call, &rules, &self.shared.secret)?;
         let (statuses, ruling) = match policy.charge {
-            Charge::AllOrNone => self.decide_together(&matched, policy, &source).await,
-            Charge::All => self.decide_each(&matched, policy, &source).await,
+            ChargeMode::AllOrNone => self.decide_together(&matched, policy, &source).await,
+            ChargeMode::All => self.decide_each(&matched, policy, &source).await,
         };
         let code = if ruling.passes() { Code::Ok } else { Code::OverLimit };
         let (outage, at, knows_domain) = (ruling.outage(), ruling.at(), matched.knows_domain);
         match outage {
             Some(outage) if outage.unavailable => Err(CallError::Unavailable(outage.cause)),
-            _ => Ok(Answer { code, statuses, knows_domain, rules, outage, at }),
+            _ => Ok(EnvoyAnswer { code, statuses, knows_domain, rules, outage, at }),
         }
     }
 
@@ -62,7 +62,7 @@ impl<S: Store + 'static> Limiter<S> {
     /// # Errors
     ///
     /// As [`Limiter::should_rate_limit`], except that this process's share answers in an outage.
-    pub async fn explain_rate_limit(&self, call: &Call<'_>) -> Result<Answer, CallError> {
+    pub async fn explain_rate_limit(&self, call: &Call<'_>) -> Result<EnvoyAnswer, CallError> {
         call.check()?;
         let rules = self.envoy_rules();
         let source = DecidingRules::Envoy(Arc::clone(&rules));
@@ -74,7 +74,7 @@ impl<S: Store + 'static> Limiter<S> {
         let mut statuses = matched.statuses();
         tell_all(&mut statuses, &indices, &ruling);
         let (code, outage, at) = (overall(&statuses), ruling.outage(), ruling.at());
-        Ok(Answer { code, statuses, knows_domain: matched.knows_domain, rules, outage, at })
+        Ok(EnvoyAnswer { code, statuses, knows_domain: matched.knows_domain, rules, outage, at })
     }
 
     /// The current rules for Envoy's calls. Before the first it is an empty set of version 0.
@@ -103,7 +103,7 @@ impl<S: Store + 'static> Limiter<S> {
         policy: CallPolicy,
         rules: &DecidingRules,
     ) -> (Statuses, Ruling) {
-        let enforced = |_, limited: &LimitedDescriptor| limited.mode != Mode::Shadow;
+        let enforced = |_, limited: &LimitedDescriptor| limited.mode != EnvoyMode::Shadow;
         let (indices, plan) = match matched.block(rules) {
             Some(block) => (SmallVec::new(), block),
             None => matched.plan(rules, Intent::CHARGE, policy.on_outage, enforced),
@@ -118,6 +118,37 @@ impl<S: Store + 'static> Limiter<S> {
         (statuses, ruling)
     }
 
+    /// Charges each descriptor by itself, as the reference service does.
+    async fn decide_each(
+        &self,
+        matched: &MatchedCall<'_>,
+        policy: CallPolicy,
+        rules: &DecidingRules,
+    ) -> (Statuses, Ruling) {
+        self.tell_shadow_blocks(matched, rules);
+        let mut indices: SmallVec<[usize; 4]> = SmallVec::new();
+        let mut plans: SmallVec<[Plan<'_>; 2]> = SmallVec::new();
+        for (i, limited) in matched.limited() {
+            let (intent, on_outage) = match limited.mode {
+                EnvoyMode::Shadow => (Intent::Shadow, OnOutage::Local),
+                _ => (Intent::CHARGE, policy.on_outage),
+            };
+            let (own, plan) = matched.plan(rules, intent, on_outage, |at, _| at == i);
+            indices.extend(own);
+            plans.extend(Some(plan).filter(|plan| !plan.charges.is_empty()));
+        }
+        let uncharged = matched.plan(rules, Intent::CHARGE, OnOutage::Local, |_, _| false).1;
+        let (mut statuses, mut ruling) = (matched.statuses(), Ruling::of(&uncharged));
+        let over = |decided: &[Ruling]| {
+            for (index, one) in indices.iter().zip(decided) {
+                tell_all(&mut statuses, &[*index], one);
+            }
+            overall(&statuses) == Code::OverLimit
+        };
+        self.run_each(&plans, &mut ruling, over).await;
+        (statuses, ruling)
+    }
+
     /// Charges the rules in shadow mode, and writes the results to their statuses.
     async fn charge_shadow(
         &self,
@@ -126,7 +157,7 @@ impl<S: Store + 'static> Limiter<S> {
         statuses: &mut Statuses,
     ) {
         self.tell_shadow_blocks(matched, rules);
-        let shadow = |_, limited: &LimitedDescriptor| limited.mode == Mode::Shadow;
+        let shadow = |_, limited: &LimitedDescriptor| limited.mode == EnvoyMode::Shadow;
         // In an outage a shadow rule refuses no request, so this process's share is good enough.
         let (indices, plan) = matched.plan(rules, Intent::Shadow, OnOutage::Local, shadow);
         if !indices.is_empty() {
@@ -137,9 +168,9 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Reports rules in shadow mode that would block to observers.
-    pub(super) fn tell_shadow_blocks(&self, matched: &MatchedCall<'_>, rules: &DecidingRules) {
+    fn tell_shadow_blocks(&self, matched: &MatchedCall<'_>, rules: &DecidingRules) {
         for (_, limited) in matched.limited() {
-            if limited.mode == Mode::Shadow && limited.blocks() {
+            if limited.mode == EnvoyMode::Shadow && limited.blocks() {
                 let plan = limited.blocked(rules, Intent::Shadow);
                 drop(self.run_now(&plan, None, &mut Ruling::of(&plan)));
             }
@@ -148,7 +179,7 @@ impl<S: Store + 'static> Limiter<S> {
 }
 
 /// The statuses of a call, in the order of its descriptors.
-pub(super) type Statuses = SmallVec<[Status; 4]>;
+type Statuses = SmallVec<[Status; 4]>;
 
 /// Writes the decisions of a ruling to the statuses of these descriptors.
 fn tell_all(statuses: &mut Statuses, indices: &[usize], ruling: &Ruling) {
@@ -160,9 +191,10 @@ fn tell_all(statuses: &mut Statuses, indices: &[usize], ruling: &Ruling) {
 }
 
 /// Writes a decision to a status.
-pub(super) fn tell(status: &mut Status, decision: &Decision, at: Timestamp) {
+fn tell(status: &mut Status, decision: &Decision, at: Timestamp) {
     let passes = decision.passes();
-    status.code = if passes || status.mode == Mode::Shadow { Code::Ok } else { Code::OverLimit };
+    status.code =
+        if passes || status.mode == EnvoyMode::Shadow { Code::Ok } else { Code::OverLimit };
     let remaining = if passes { decision.remaining } else { 0 };
     status.remaining = u32::try_from(remaining).unwrap_or(u32::MAX);
     status.reset_after = status.limit.and_then(|rate| reset(rate.unit().period(), decision, at));
