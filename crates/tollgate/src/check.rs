@@ -3,7 +3,7 @@
 //! `CL.THROTTLE` brings its quota with every command. Its keys have a kind of their own, so that
 //! they never meet those of a rule or a check.
 
-use tollgate_core::{Cost, Key, KeyError, Limit, Need, Op, Store};
+use tollgate_core::{Cost, Key, Limit, Need, Op, Store};
 
 use crate::admission::Admission;
 use crate::decision::{
@@ -12,24 +12,9 @@ use crate::decision::{
 use crate::limiter::Limiter;
 use crate::wait::GateError;
 
-/// Writes the name of the counter of a `CL.THROTTLE` key, for programs that charge a store
-/// directly.
-///
-/// The key may be empty, as in Redis.
-///
-/// # Errors
-///
-/// When the key is longer than 1023 bytes.
-pub fn throttle_key(key: &[u8], buffer: &mut Vec<u8>) -> Result<(), KeyError> {
-    buffer.clear();
-    buffer.push(keys::THROTTLE);
-    buffer.extend_from_slice(key);
-    Key::new(buffer.as_slice()).map(|_| ())
-}
-
 impl<S: Store + 'static> Limiter<S> {
     /// Charges a counter of `CL.THROTTLE`. Works as [`Limiter::check`], in a name space of its own,
-    /// with any key of up to 1023 bytes.
+    /// with any key of up to 1023 bytes; it may be empty, as in Redis.
     ///
     /// # Errors
     ///
@@ -43,6 +28,26 @@ impl<S: Store + 'static> Limiter<S> {
         self.check_key(&keys::tagged(keys::THROTTLE, key)?, limit, cost).await
     }
 
+    /// Decides as [`Limiter::throttle`] does, within the call, on a store in this process. `None`,
+    /// with nothing charged, if the store takes a round trip.
+    ///
+    /// # Errors
+    ///
+    /// As [`Limiter::throttle`].
+    pub fn throttle_now(
+        &self,
+        key: &[u8],
+        limit: &Limit,
+        cost: Cost,
+    ) -> Result<Option<Admission>, GateError> {
+        let key = keys::tagged(keys::THROTTLE, key)?;
+        let rules = DecidingRules::Rules(self.rules());
+        let plan = plan_key(&rules, &key, limit, cost)?;
+        let mut ruling = Ruling::of(&plan);
+        let permits = self.run_now(&plan, None, &mut ruling);
+        Ok(permits.map(|permits| Admission { ruling, permits }))
+    }
+
     /// Charges one counter, by its full name.
     pub(crate) async fn check_key(
         &self,
@@ -50,15 +55,26 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         cost: Cost,
     ) -> Result<Admission, GateError> {
-        if counts_holders(limit) {
-            return Err(GateError::CountsHolders);
-        }
         let rules = DecidingRules::Rules(self.rules());
-        let mut plan = Plan::empty(&rules, Intent::CHARGE, Reason::NoRule);
-        let policy = ChargePolicy::new(Origin::Key);
-        plan.push(Key::new(key)?, limit, Op::Take(cost), Need::Must, policy);
+        let plan = plan_key(&rules, key, limit, cost)?;
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, None, &mut ruling).await;
         Ok(Admission { ruling, permits })
     }
+}
+
+/// The plan of one charge on a counter without rules.
+fn plan_key<'p>(
+    rules: &'p DecidingRules,
+    key: &'p [u8],
+    limit: &'p Limit,
+    cost: Cost,
+) -> Result<Plan<'p>, GateError> {
+    if counts_holders(limit) {
+        return Err(GateError::CountsHolders);
+    }
+    let mut plan = Plan::empty(rules, Intent::CHARGE, Reason::NoRule);
+    let policy = ChargePolicy::new(Origin::Key);
+    plan.push(Key::new(key)?, limit, Op::Take(cost), Need::Must, policy);
+    Ok(plan)
 }

@@ -16,7 +16,7 @@ use tollgate_core::{Cost, Key, KeyError, Limit, Store};
 use tollgate_embedded::EmbeddedStore;
 
 use crate::admission::Admission;
-use crate::builder::Builder;
+use crate::builder::LimiterBuilder;
 use crate::decision::{
     Background, DecidingRules, Intent, OwnedCounter, Plan, Reason, Ruling, Runner, keys,
 };
@@ -83,8 +83,8 @@ impl<S: Store + 'static> Limiter<S> {
     }
 
     /// Builds a limiter that begins with rules, or has a fleet's secret, or observers.
-    pub fn builder(store: S) -> Builder<S> {
-        Builder::new(store)
+    pub fn builder(store: S) -> LimiterBuilder<S> {
+        LimiterBuilder::new(store)
     }
 
     /// Judges an ask by the rules, and charges its cost, all or none.
@@ -408,7 +408,7 @@ pub(crate) fn replace_older<T>(
 }
 
 /// Puts a key of the caller's choice into a name space of its own.
-pub(crate) fn chosen(key: &[u8]) -> Result<Vec<u8>, KeyError> {
+pub(crate) fn chosen(key: &[u8]) -> Result<keys::TaggedKey, KeyError> {
     Key::new(key)?;
     keys::tagged(keys::CHOSEN, key)
 }

@@ -7,11 +7,11 @@
 //! |---|---|
 //! | `parse`, `reply` | bytes in, bytes out |
 //! | `session`, `connection_commands` | commands |
-//! | `throttle`, `ask` | those that decide |
+//! | `throttle` | the arguments of `CL.THROTTLE` and its reply |
+//! | `store_command` | commands that ask the store |
 //! | `connection`, `remote` | reading and writing, on the embedded store and on others |
 //! | `deadlines` | deadlines |
 
-mod ask;
 mod connection;
 mod connection_commands;
 mod deadlines;
@@ -19,6 +19,7 @@ pub mod parse;
 mod remote;
 pub mod reply;
 mod session;
+mod store_command;
 pub mod throttle;
 
 use std::io::Write as _;

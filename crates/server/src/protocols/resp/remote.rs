@@ -9,12 +9,12 @@ use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use super::ask::StoreCommand;
 use super::connection::{INPUT, OUTPUT, PipelineEnd, with_scratch};
 use super::deadlines::{Activity, ConnectionActivity};
 use super::parse::{Args, parse};
 use super::reply;
 use super::session::{AfterCommand, Session};
+use super::store_command::StoreCommand;
 use crate::state::ServerState;
 
 /// Commands of one connection in flight at the store: two full pipelines of most clients.

@@ -10,12 +10,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use tollgate::Ask;
-use tollgate::store::{Charge, Key};
-use tollgate::throttle_key;
+use tollgate::{Admission, Ask};
 
-use super::ask;
 use super::reply::{self, RespVersion};
+use super::store_command::StoreCommand;
 use super::throttle::{LimitCache, Throttle};
 use crate::listener::Listener;
 use crate::state::ServerState;
@@ -32,7 +30,8 @@ pub(super) struct Session {
     peer: Option<SocketAddr>,
     version: RespVersion,
     name: Vec<u8>,
-    known: bool,
+    /// True if it needs no password or has sent the right one.
+    authenticated: bool,
     /// Set if it may refund and reset.
     trusted: bool,
 }
@@ -42,7 +41,6 @@ pub(super) struct Session {
 pub(super) struct ThreadScratch {
     /// Limits made lately.
     pub(super) limits: LimitCache,
-    key: Vec<u8>,
     /// Added to the shared counts when the pipeline ends: an update for each command would make threads
     /// wait.
     allowed: u64,
@@ -59,7 +57,7 @@ pub(super) enum AfterCommand {
     /// It was answered, and the connection ends.
     Close,
     /// The store has to be asked, elsewhere.
-    Ask(ask::StoreCommand),
+    Ask(StoreCommand),
 }
 
 /// A command's words.
@@ -76,9 +74,9 @@ impl Session {
         server: &ServerState,
         local: bool,
     ) -> Self {
-        let known = server.settings.api_token.is_none();
+        let authenticated = server.settings.api_token.is_none();
         let trusted = local || server.settings.api_token.is_some();
-        Self { id, peer, version: RespVersion::Resp2, name: Vec::new(), known, trusted }
+        Self { id, peer, version: RespVersion::Resp2, name: Vec::new(), authenticated, trusted }
     }
 
     /// Answers one command.
@@ -94,7 +92,7 @@ impl Session {
             return AfterCommand::Answered;
         }
         let command = nth(words, 0);
-        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.known {
+        if command.eq_ignore_ascii_case(b"CL.THROTTLE") && self.authenticated {
             return throttle(words, server, scratch, out).unwrap_or_else(|wrong| {
                 server.counts.add(Protocol::Throttle, Outcome::Error, 1);
                 reply::error(&wrong, out);
@@ -131,7 +129,7 @@ impl Session {
                 *self = Self::new(self.id, self.peer, server, self.trusted);
                 reply::simple("RESET", out);
             }
-            _ if !self.known => reply::error("NOAUTH Authentication required.", out),
+            _ if !self.authenticated => reply::error("NOAUTH Authentication required.", out),
             b"PING" => match words.1.len() {
                 1 => reply::simple("PONG", out),
                 2 => reply::bulk(nth(words, 1), out),
@@ -168,7 +166,7 @@ impl Session {
             reply::error("NOPERM set --api-token to allow this off loopback", out);
             return AfterCommand::Answered;
         }
-        match ask::StoreCommand::read(command, words) {
+        match StoreCommand::read(command, words) {
             Ok(question) if matches!(server.limiter.store(), AnyStore::Redis(..)) => {
                 AfterCommand::Ask(question)
             }
@@ -217,7 +215,7 @@ impl Session {
                 return reply::error("ERR syntax error in HELLO", out);
             }
         }
-        if !self.known {
+        if !self.authenticated {
             return reply::error(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the \
                  HELLO <proto> AUTH <user> <pass> option can be used",
@@ -250,11 +248,11 @@ impl Session {
 
     fn log_in(&mut self, user: &[u8], password: &[u8], server: &ServerState) -> bool {
         let token = server.settings.api_token.as_ref();
-        let right = token.is_none_or(|token| token.is(password) && user == USER);
+        let right = token.is_none_or(|token| token.matches(password) && user == USER);
         if !right {
             server.failed_logins.record(Listener::Resp, self.peer, None);
         }
-        self.known |= right;
+        self.authenticated |= right;
         right
     }
 
@@ -295,47 +293,49 @@ fn throttle(
 ) -> Result<AfterCommand, String> {
     let key = nth(words, 1);
     let numbers = (2..words.1.len()).map(|at| nth(words, at));
-    let ThreadScratch { limits, key: buffer, allowed, refused, shown } = scratch;
+    let ThreadScratch { limits, allowed, refused, shown } = scratch;
     let throttle = Throttle::read(numbers, limits)?;
-    throttle_key(key, buffer).map_err(|error| format!("ERR {error}"))?;
-    let AnyStore::Embedded(store) = server.limiter.store() else {
-        return Ok(AfterCommand::Ask(ask::StoreCommand::Throttle {
+    let admission = server.limiter.throttle_now(key, throttle.limit, throttle.quantity);
+    let Some(admission) = admission.map_err(|error| format!("ERR {error}"))? else {
+        return Ok(AfterCommand::Ask(StoreCommand::Throttle {
             key: key.into(),
             limit: Box::new(*throttle.limit),
             quantity: throttle.quantity,
         }));
     };
-    let charge = Key::new(buffer.as_slice())
-        .ok()
-        .and_then(|key| Charge::take(key, throttle.limit, throttle.quantity).ok());
-    // The key was found good, and a bucket can be taken from.
-    let Some(charge) = charge else { return Ok(AfterCommand::Answered) };
-    let decision = store.charge_one(&charge);
-    throttle.answer(&decision, out);
-    if decision.passes() {
+    answer_throttle(&throttle, &admission, out)?;
+    if admission.passes() {
         *allowed = allowed.wrapping_add(1);
     } else {
         *refused = refused.wrapping_add(1);
-        shown.get_or_insert_with(|| Box::new(refusal(key, &decision)));
+        shown.get_or_insert_with(|| Box::new(refusal(key, &admission)));
     }
     Ok(AfterCommand::Answered)
 }
 
-/// Record of a refused `CL.THROTTLE`; its time is read from the store when the pipeline ends.
-pub(super) fn refusal(key: &[u8], decision: &tollgate::Decision) -> RefusalRecord {
-    use tollgate::{Retry, Verdict};
+/// Writes the reply to a `CL.THROTTLE`.
+pub(super) fn answer_throttle(
+    throttle: &Throttle<'_>,
+    admission: &Admission,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let finding = admission.ruling().findings().next();
+    let finding = finding.ok_or("TRYAGAIN the store did not answer")?;
+    throttle.answer(&finding.decision, out);
+    Ok(())
+}
+
+/// Record of a refused `CL.THROTTLE`.
+pub(super) fn refusal(key: &[u8], admission: &Admission) -> RefusalRecord {
     RefusalRecord {
-        at_us: 0,
+        at_us: admission.ruling().at().as_micros(),
         protocol: Protocol::Throttle.name(),
         domain: String::new(),
         reason: "limits",
         rule: Some("CL.THROTTLE".to_owned()),
         limit: None,
         key: cut(&key.escape_ascii().to_string()),
-        retry_after_ms: match decision.verdict {
-            Verdict::Deny(Retry::After(after)) => Some(crate::state::ceil_millis(after)),
-            _ => None,
-        },
+        retry_after_ms: admission.retry_after().map(crate::state::ceil_millis),
         rules_version: 0,
     }
 }

@@ -24,8 +24,8 @@ pub struct Throttle<'l> {
 /// Error reply, which begins as redis-cell's do.
 pub type ThrottleError = String;
 
-/// Limits made lately, so that a limit that comes with every command is made once. Two limits of one place
-/// take turns.
+/// Limits made lately, so that a limit that comes with every command is made once. Two limits with
+/// the same index evict each other.
 #[derive(Debug)]
 pub struct LimitCache(Box<[Option<CachedLimit>; PLACES]>);
 
@@ -64,7 +64,7 @@ impl<'l> Throttle<'l> {
         Ok(Self { limit, quantity })
     }
 
-    /// Writes what a decision means; a refusal that is the store's absence is said elsewhere.
+    /// Writes a decision. Without one, because the store did not answer, `session.rs` replies TRYAGAIN.
     #[inline]
     pub fn answer(&self, decision: &Decision, out: &mut Vec<u8>) {
         let whole = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

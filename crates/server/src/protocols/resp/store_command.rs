@@ -11,11 +11,11 @@ use tollgate::{Admission, ResetError};
 use tollgate::{Limit, Verdict};
 
 use super::reply::{self, RespVersion};
-use super::session::{CommandWords, nth, read_ask, refusal};
+use super::session::{CommandWords, answer_throttle, nth, read_ask, refusal};
 use super::throttle::Throttle;
 use crate::state::{ServerState, ceil_millis};
 use crate::telemetry::counts::{InFlightRequest, Outcome, Protocol};
-use crate::telemetry::refusals::{RefusalRecord, reason};
+use crate::telemetry::refusals::reason;
 
 /// A question to the store, with its words.
 #[derive(Debug)]
@@ -158,12 +158,9 @@ async fn throttle(
     let admission = server.limiter.throttle(key, limit, quantity).await;
     let admission = admission.map_err(|error| format!("ERR {error}"))?;
     in_flight.end().add(Protocol::Throttle, Outcome::of(&admission), 1);
-    let finding = admission.ruling().findings().next();
-    let finding = finding.ok_or("TRYAGAIN the store did not answer")?;
-    Throttle { limit, quantity }.answer(&finding.decision, out);
+    answer_throttle(&Throttle { limit, quantity }, &admission, out)?;
     if !admission.passes() {
-        let at_us = admission.ruling().at().as_micros();
-        server.record_refusal(RefusalRecord { at_us, ..refusal(key, &finding.decision) }, 1);
+        server.record_refusal(refusal(key, &admission), 1);
     }
     Ok(())
 }
