@@ -17,7 +17,7 @@ use crate::state::ServerState;
 use crate::store::AnyStore;
 use crate::telemetry::events::{EventForwarder, Events};
 use crate::telemetry::log::LevelHandle;
-use crate::tls::{Tls, TlsError};
+use crate::tls::Tls;
 use crate::{envoy, rules};
 
 /// A server that runs until [`Server::stop`]. Dropped, it ends at once.
@@ -36,43 +36,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Error of a server that cannot start.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum StartError {
-    /// A listener cannot be opened.
-    Listen(std::io::Error),
-    /// The store cannot be used as it is described.
-    Store(tollgate::redis::ConnectError),
-    /// The certificate and its key cannot be used.
-    Tls(TlsError),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen(error) => error.fmt(f),
-            Self::Store(error) => error.fmt(f),
-            Self::Tls(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for StartError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Listen(error) => Some(error),
-            Self::Store(error) => Some(error),
-            Self::Tls(error) => Some(error),
-        }
-    }
-}
-
-impl From<std::io::Error> for StartError {
-    fn from(error: std::io::Error) -> Self {
-        Self::Listen(error)
-    }
-}
+/// The reason why a server cannot start: a listener, the store, or the certificate.
+pub type StartError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Server {
     /// Opens the store and the listeners, and serves. Redis and the rules need not be there yet: the
@@ -161,8 +126,8 @@ impl Drop for Server {
 
 /// Opens the store and the certificate, and builds the limiter.
 async fn open_state(settings: Settings, level: LevelHandle) -> Result<ServerState, StartError> {
-    let tls = settings.tls.clone().map(Tls::open).transpose().map_err(StartError::Tls)?;
-    let store = AnyStore::open(&settings).await.map_err(StartError::Store)?;
+    let tls = settings.tls.clone().map(Tls::open).transpose()?;
+    let store = AnyStore::open(&settings).await?;
     if let AnyStore::Redis(store, _) = &store {
         for warning in store.warnings() {
             tracing::warn!(%warning, "store warning");
@@ -182,5 +147,5 @@ async fn open_state(settings: Settings, level: LevelHandle) -> Result<ServerStat
         builder = builder.secret(secret.0);
     }
     let tls = tls.map(Arc::new);
-    ServerState::new(builder.build(), settings, events, level, tls).map_err(StartError::Store)
+    Ok(ServerState::new(builder.build(), settings, events, level, tls)?)
 }

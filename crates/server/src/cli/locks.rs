@@ -120,7 +120,7 @@ async fn force(
     format: Option<LogFormat>,
 ) -> Result<Exit, Failure> {
     let Some(shown) = locks.inspect(name).await? else {
-        return answer(Exit::No, &format!("nobody holds {:?}\n", plain(name)));
+        return answer(Exit::No, &format!("nobody holds \"{}\"\n", plain(name)));
     };
     if !yes {
         if !confirmed(&shown)? {
@@ -132,7 +132,7 @@ async fn force(
         }
     }
     let Some(holder) = locks.force_release(name, reason).await? else {
-        return answer(Exit::No, &format!("nobody holds {:?} any more\n", plain(name)));
+        return answer(Exit::No, &format!("nobody holds \"{}\" any more\n", plain(name)));
     };
     // Only now, so that the log is this one line, without messages of the connection.
     log::start(LogLevel::Info, format);

@@ -89,12 +89,12 @@ fn words(error: &(dyn Error + 'static)) -> String {
     if let Some(LockError::Foreign(name)) = error.downcast_ref() {
         let name = plain(name.as_str());
         return format!(
-            "the key of {name:?} does not hold a lock of this kind: choose another name"
+            "the key of \"{name}\" does not hold a lock of this kind: choose another name"
         );
     }
     if let Some(LockError::TooDeep(name)) = error.downcast_ref() {
         let name = plain(name.as_str());
-        return format!("the owner has entered {name:?} 256 times: is each entry released?");
+        return format!("the owner has entered \"{name}\" 256 times: is each entry released?");
     }
     match error.downcast_ref().map(StoreError::kind) {
         Some(StoreErrorKind::Timeout) => "no answer in time".to_owned(),

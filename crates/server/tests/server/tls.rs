@@ -10,9 +10,9 @@ use rcgen::{CertificateParams, KeyPair};
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tollgate_server::Server;
 use tollgate_server::telemetry::log::LevelHandle;
-use tollgate_server::tls::TlsFiles;
-use tollgate_server::{Server, StartError};
+use tollgate_server::tls::{TlsError, TlsFiles};
 
 use super::support::{
     Running, TempDir, connect, raw, reply, settings, start_with, until, whole_check,
@@ -265,7 +265,7 @@ async fn a_server_that_cannot_speak_tls_as_told_does_not_start() {
         let mut settings = settings(&dir);
         settings.tls = Some(files);
         let error = Server::start(settings, LevelHandle::default()).await.unwrap_err();
-        assert!(matches!(error, StartError::Tls(_)), "{error:?}");
+        assert!(error.is::<TlsError>(), "{error:?}");
         assert!(error.to_string().contains(why), "{error}");
     }
 }

@@ -214,13 +214,13 @@ impl LockCommand {
         let status = match (ran, guard.release().await) {
             (CommandEnd::Stopped, _) => LOST,
             (CommandEnd::Ended(_), Ok(ReleaseResult::AlreadyLost)) => {
-                complain(&format!("the lock {name:?} was lost before the command ended"));
+                complain(&format!("the lock \"{name}\" was lost before the command ended"));
                 LOST
             }
             (CommandEnd::Ended(status), Ok(ReleaseResult::Released)) => status,
             (CommandEnd::Ended(status), Err(error)) => {
                 let error = chain(&error);
-                complain(&format!("the lock {name:?} ends with its lease: {error}"));
+                complain(&format!("the lock \"{name}\" ends with its lease: {error}"));
                 status
             }
         };
@@ -250,7 +250,7 @@ impl LockCommand {
                 () = guard.lost(), if !lost => {
                     lost = true;
                     let (name, signal) = (plain(&self.name), signals::name(self.signal.0));
-                    complain(&format!("the lock {name:?} was lost: the command is sent {signal}"));
+                    complain(&format!("the lock \"{name}\" was lost: the command is sent {signal}"));
                     running.signal(self.signal.0);
                     let kill_after = self.kill_after.map_or_else(|| grace(self.lease.0), |it| it.0);
                     kill.set(tokio::time::sleep(kill_after));
