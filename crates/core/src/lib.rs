@@ -68,7 +68,7 @@ pub use mutex::lock_mutex;
 #[cfg(feature = "store")]
 pub use request::ChargeTarget;
 #[cfg(feature = "store")]
-pub use span::{Rate, Span};
+pub use span::{PermitRate, Span};
 
 /// The plan, state and edit of each algorithm, for stores.
 #[cfg(feature = "store")]

@@ -2,7 +2,7 @@
 //!
 //! One permit of `7 per 1s` takes 1 000 000 / 7 µs. Rounding that, once for each permit, either
 //! leaks permits or starves a source at exactly the rate. So a length of time is stored as whole
-//! microseconds plus `part / den`. The `den` belongs to the [`Rate`] and is not stored with the
+//! microseconds plus `part / den`. The `den` belongs to the [`PermitRate`] and is not stored with the
 //! span. Compare or combine two spans only under one rate.
 
 #![expect(
@@ -12,7 +12,7 @@
 
 use std::num::NonZeroU64;
 
-/// A length of time, or a moment counted from the epoch, with a fraction over a [`Rate`]'s
+/// A length of time, or a moment counted from the epoch, with a fraction over a [`PermitRate`]'s
 /// denominator. The derived order is correct, because `part` is always below the denominator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
@@ -41,13 +41,13 @@ impl Span {
 
 /// The time that permits take: `micros` microseconds for every `permits` permits, in lowest terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Rate {
+pub struct PermitRate {
     micros: NonZeroU64,
     permits: NonZeroU64,
     one: Span,
 }
 
-impl Rate {
+impl PermitRate {
     /// The rate of `permits` per `micros`, reduced.
     pub fn new(permits: NonZeroU64, micros: NonZeroU64) -> Self {
         let divisor = gcd(permits, micros);
@@ -62,7 +62,7 @@ impl Rate {
         self.permits
     }
 
-    /// The microseconds that [`Rate::denominator`] permits take.
+    /// The microseconds that [`PermitRate::denominator`] permits take.
     pub const fn micros(&self) -> NonZeroU64 {
         self.micros
     }
@@ -183,8 +183,8 @@ fn gcd(a: NonZeroU64, b: NonZeroU64) -> NonZeroU64 {
 mod tests {
     use super::*;
 
-    fn rate(permits: u64, micros: u64) -> Rate {
-        Rate::new(NonZeroU64::new(permits).unwrap(), NonZeroU64::new(micros).unwrap())
+    fn rate(permits: u64, micros: u64) -> PermitRate {
+        PermitRate::new(NonZeroU64::new(permits).unwrap(), NonZeroU64::new(micros).unwrap())
     }
 
     #[test]

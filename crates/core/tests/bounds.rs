@@ -390,7 +390,7 @@ trait PerMicrosecond {
     fn permits_in_one(&self) -> u64;
 }
 
-impl PerMicrosecond for tollgate_core::Rate {
+impl PerMicrosecond for tollgate_core::PermitRate {
     fn permits_in_one(&self) -> u64 {
         self.permits(tollgate_core::Span::micros(1))
     }

@@ -14,7 +14,7 @@ use crate::{EmbeddedStore, MonotonicClock};
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[must_use]
-pub struct Builder {
+pub struct EmbeddedStoreBuilder {
     max_keys: usize,
     max_heap: Option<usize>,
     shards: Option<usize>,
@@ -44,13 +44,13 @@ const DEFAULT_HOT_SLOTS: usize = 4096;
 /// The fewest keys of a shard. A smaller one would be full while others are half empty.
 const FEWEST_KEYS_PER_SHARD: usize = 256;
 
-impl Default for Builder {
+impl Default for EmbeddedStoreBuilder {
     fn default() -> Self {
         Self { max_keys: 1_000_000, max_heap: None, shards: None }
     }
 }
 
-impl Builder {
+impl EmbeddedStoreBuilder {
     /// Sets the most keys, of up to 41 bytes each; 1 000 000 by default, at least 1.
     ///
     /// They are divided evenly among the shards, so the first shard is full when the store holds a
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn there_are_as_many_hot_slots_as_keys_up_to_4096_and_one_for_each_shard_at_least() {
-        let hot_slots = |builder: Builder| builder.sizes().hot_slots;
-        let keys = |keys| Builder::default().max_keys(keys);
+        let hot_slots = |builder: EmbeddedStoreBuilder| builder.sizes().hot_slots;
+        let keys = |keys| EmbeddedStoreBuilder::default().max_keys(keys);
 
         assert_eq!(hot_slots(keys(usize::MAX).shards(1)), 4_096);
         assert_eq!(hot_slots(keys(4_097)), 4_096);

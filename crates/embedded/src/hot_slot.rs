@@ -1,13 +1,13 @@
-//! The hot slot: a lock of its own for a key that is charged again and again.
+//! The hot slot: a cache line of its own, with a lock, for a key that is charged again and again.
 //!
 //! In the table, a charge touches two cache lines that other processors also use: that of the
 //! shard's lock and that of the key's slot. A hot slot holds a lock, a slot and its limit in one
 //! line. Threads that share a key then exchange that line only, and threads on different keys
 //! exchange nothing.
 //!
-//! A slot that lives in a hot slot is *promoted*: its slot in the table stays and is marked, and
-//! the shard neither decides on it nor drops it. Promotion and demotion hold both locks, the hot
-//! slot's and the shard's, so a slot is always in exactly one of the two. Locks are taken in the
+//! A key in a hot slot is *promoted*: its slot in the table stays and is marked, and the shard
+//! neither decides on it nor drops it. Promotion and demotion hold both locks, the hot
+//! slot's and the shard's, so a key's state is always in exactly one of the two. Locks are taken in the
 //! order hot slots, then shards, each ascending; a thread that holds a shard may only *try* a hot
 //! slot.
 //!

@@ -5,9 +5,9 @@
 //! room is needed, keys that are full again are dropped in the request that needs it, in constant
 //! amortised time.
 //!
-//! - **Bounded.** At most [`Builder::max_keys`] keys, up to 41 bytes each. If no key is idle and
+//! - **Bounded.** At most [`EmbeddedStoreBuilder::max_keys`] keys, up to 41 bytes each. If no key is idle and
 //!   there is no room, the `on-full` of its limit answers a new key, marked as
-//!   [`core::Basis::Overflow`] and counted in [`Stats::overflowed`]. A key that still counts is
+//!   [`core::Basis::Overflow`] and counted in [`EmbeddedStats::overflowed`]. A key that still counts is
 //!   never dropped.
 //! - **Keyed.** A key is stored as a fingerprint under a secret of this process, so a client
 //!   cannot aim at a collision.
@@ -31,11 +31,11 @@ mod sync;
 mod table;
 mod values;
 
-pub use builder::Builder;
+pub use builder::EmbeddedStoreBuilder;
 pub use clock::MonotonicClock;
-pub use locks::ReleaseSubscription;
+pub use locks::EmbeddedReleaseSubscription;
 pub use single::Single;
-pub use store::{EmbeddedStore, Stats};
+pub use store::{EmbeddedStats, EmbeddedStore};
 pub use tollgate_core as core;
 
 /// The program of the README, compiled and run with the doctests.

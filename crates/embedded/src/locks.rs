@@ -57,13 +57,13 @@ impl std::fmt::Debug for NotifierHandle {
 
 /// Keeps a notifier subscribed to the releases of a lock until it is dropped.
 #[derive(Debug)]
-pub struct ReleaseSubscription {
+pub struct EmbeddedReleaseSubscription {
     locks: Weak<Mutex<LockTable>>,
     name: LockName,
     number: u64,
 }
 
-impl Drop for ReleaseSubscription {
+impl Drop for EmbeddedReleaseSubscription {
     fn drop(&mut self) {
         let Some(locks) = self.locks.upgrade() else { return };
         let mut state = lock_mutex(&locks);
@@ -147,7 +147,7 @@ impl<C: Clock> EmbeddedStore<C> {
 }
 
 impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
-    type Subscription = ReleaseSubscription;
+    type Subscription = EmbeddedReleaseSubscription;
 
     async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         let (mut table, now) = self.lock_table();
@@ -228,11 +228,15 @@ impl<C: Clock + 'static> LockStore for EmbeddedStore<C> {
         &self,
         name: &LockName,
         notifier: Arc<dyn ReleaseNotifier>,
-    ) -> Result<ReleaseSubscription, StoreError> {
+    ) -> Result<EmbeddedReleaseSubscription, StoreError> {
         let mut table = lock_mutex(&self.locks);
         let number = table.next_number;
         table.next_number = number.wrapping_add(1);
         table.notifiers.entry(name.clone()).or_default().push((number, NotifierHandle(notifier)));
-        Ok(ReleaseSubscription { locks: Arc::downgrade(&self.locks), name: name.clone(), number })
+        Ok(EmbeddedReleaseSubscription {
+            locks: Arc::downgrade(&self.locks),
+            name: name.clone(),
+            number,
+        })
     }
 }

@@ -14,7 +14,7 @@ use crate::fingerprint::Fingerprint;
 use crate::limit_interner::LimitInterner;
 use crate::slot::{LimitId, Slot};
 use crate::spill::Spill;
-use crate::table::{NEVER, Room, Table};
+use crate::table::{FreeSpace, NEVER, Table};
 
 /// Counters by fingerprint, bounded.
 ///
@@ -206,7 +206,7 @@ impl Shard {
 
     /// True if `keys` new keys may find no room although promoted keys are idle.
     pub(crate) fn promoted_may_free_room(&self, keys: usize) -> bool {
-        self.promoted > 0 && self.table.room(keys) == Room::Full
+        self.promoted > 0 && self.table.free_space(keys) == FreeSpace::Full
     }
 
     /// Makes any operation on a key that has a counter.
@@ -300,14 +300,14 @@ impl Shard {
         let wanted = self.reserved.saturating_add(1);
         let mut swept = false;
         loop {
-            match self.table.room(wanted) {
-                Room::Available => {
+            match self.table.free_space(wanted) {
+                FreeSpace::Available => {
                     self.reserved = wanted;
                     return true;
                 }
                 // Each full sweep is paid for by the keys that came since the last one: it
                 // either frees an eighth of the table or lets it grow by a twelfth.
-                Room::AfterGrowth if !swept && !self.table.is_small() => {
+                FreeSpace::AfterGrowth if !swept && !self.table.is_small() => {
                     let before = self.table.len();
                     self.reclaim_all(now);
                     let freed = before.saturating_sub(self.table.len());
@@ -316,8 +316,8 @@ impl Shard {
                     }
                     swept = true;
                 }
-                Room::AfterGrowth => self.table.grow(),
-                Room::Full => {
+                FreeSpace::AfterGrowth => self.table.grow(),
+                FreeSpace::Full => {
                     if !self.reclaim_one(fingerprint, now) {
                         return false;
                     }

@@ -14,7 +14,7 @@ use tollgate_core::{
 };
 
 use crate::MonotonicClock;
-use crate::builder::{Builder, Sizes};
+use crate::builder::{EmbeddedStoreBuilder, Sizes};
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::hot_slot::{HotSlots, LockedHotSlot};
 use crate::locks::LockTable;
@@ -59,7 +59,7 @@ struct CacheAligned(Lock<Shard>);
 /// Sizes and totals of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Stats {
+pub struct EmbeddedStats {
     /// The keys with a counter.
     pub keys: usize,
     /// The charges that found no room and were answered by `on-full`.
@@ -75,12 +75,12 @@ pub struct Stats {
 impl EmbeddedStore {
     /// A store for up to a million keys, on the process's monotonic clock.
     pub fn new() -> Self {
-        Builder::default().build()
+        EmbeddedStoreBuilder::default().build()
     }
 
     /// Builds a store of another size.
-    pub fn builder() -> Builder {
-        Builder::default()
+    pub fn builder() -> EmbeddedStoreBuilder {
+        EmbeddedStoreBuilder::default()
     }
 }
 
@@ -268,8 +268,8 @@ impl<C: Clock> EmbeddedStore<C> {
 
     /// Returns sizes and totals. It locks every shard in turn, so do not call it for every request.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of what is in memory, or has been")]
-    pub fn stats(&self) -> Stats {
-        let mut sum = Stats::default();
+    pub fn stats(&self) -> EmbeddedStats {
+        let mut sum = EmbeddedStats::default();
         for CacheAligned(shard) in &self.shards {
             let shard = shard.lock();
             sum.keys += shard.table.len();

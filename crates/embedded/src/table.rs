@@ -43,7 +43,7 @@ struct AlignedSlot(Slot);
 
 /// The room for more keys below the greatest load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum FreeSpace {
     /// There is room.
     Available,
     /// There is room after growing.
@@ -105,14 +105,14 @@ impl Table {
     }
 
     /// The room for `more` keys besides those that are here.
-    pub(crate) fn room(&self, more: usize) -> Room {
+    pub(crate) fn free_space(&self, more: usize) -> FreeSpace {
         let wanted = self.len.saturating_add(more);
         if wanted > self.max_len {
-            Room::Full
+            FreeSpace::Full
         } else if wanted > max_load(self.slots.len()) {
-            Room::AfterGrowth
+            FreeSpace::AfterGrowth
         } else {
-            Room::Available
+            FreeSpace::Available
         }
     }
 
@@ -121,7 +121,7 @@ impl Table {
         self.len < self.max_len / 8
     }
 
-    /// Adds a slot whose fingerprint is not here. The room must be [`Room::Available`].
+    /// Adds a slot whose fingerprint is not here. The room must be [`FreeSpace::Available`].
     pub(crate) fn insert(&mut self, slot: Slot, idle_moment: u64) {
         let mut index = self.home(slot.fingerprint);
         while self.slot(index).fingerprint != Fingerprint::NONE {
@@ -323,10 +323,10 @@ mod tests {
                         map.insert(name, later);
                     }
                     (_, None) => {
-                        while table.room(1) == Room::AfterGrowth {
+                        while table.free_space(1) == FreeSpace::AfterGrowth {
                             table.grow();
                         }
-                        if table.room(1) == Room::Available {
+                        if table.free_space(1) == FreeSpace::Available {
                             let idle = now + rng.below(3_000);
                             table.insert(slot(print, idle), idle);
                             map.insert(name, idle);
@@ -352,7 +352,7 @@ mod tests {
         let mut worst = 0;
         let mut rng = Rng::new(1);
         for keys in 1..=40_000 {
-            while table.room(1) == Room::AfterGrowth {
+            while table.free_space(1) == FreeSpace::AfterGrowth {
                 table.grow();
             }
             let print = Fingerprint { high: rng.any(), low: rng.any() | 1 };

@@ -9,7 +9,7 @@
 
 use std::alloc::System;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
@@ -29,7 +29,7 @@ const NOISE: usize = 8_192;
 /// One test at a time, from its first line to its last, as all threads share the allocator.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    tollgate_core::lock_mutex(&ALONE)
 }
 
 /// True when so much was taken, but for the noise.

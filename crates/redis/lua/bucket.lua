@@ -1,6 +1,7 @@
 -- Token bucket (3) and leaky meter (4), as crates/core/src/algorithm/bucket.rs.
 --
--- Most takes have no patience; takes.lua decides them unless they go the general way.
+-- Nearly all takes are decided in takes.lua, which does without states. Decided here: takes with
+-- patience, credits, debits, and requests that mix these with other charges.
 --
 -- A state is { w, p, ahead, since }.
 --   w, p   the moment at which the bucket is full again (its arrival time): whole microseconds, and a

@@ -35,7 +35,7 @@ use crate::link::Link;
 use crate::script::SCRIPT;
 use crate::waiters::{WaiterHandle, Waiters};
 
-/// A batch that is filled, and its callers.
+/// The batch that callers are filling, and these callers.
 #[derive(Debug, Default)]
 struct PendingBatch {
     buffer: BatchBuffer,

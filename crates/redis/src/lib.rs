@@ -39,8 +39,8 @@ pub use crate::checks::Warning;
 pub use crate::config::{BreakerSettings, Config, RetryPolicy};
 pub use crate::error::{ConnectError, ConnectErrorKind};
 pub use crate::link::{AuxiliaryConnection, RedisValue};
-pub use crate::lock::{FencedWrite, ReleaseSubscription};
-pub use crate::store::{RedisStore, Stats};
+pub use crate::lock::{FencedWrite, RedisReleaseSubscription};
+pub use crate::store::{RedisStats, RedisStore};
 pub use tollgate_core as core;
 
 /// Compiles the program of the README with the doctests.

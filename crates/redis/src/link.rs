@@ -59,7 +59,7 @@ use crate::clock::{self, Instant};
 use crate::config::{Config, RetryPolicy};
 use crate::error::{Cause, ConnectError};
 use crate::script::{Step, VALUES};
-use crate::store::{Counters, Stats};
+use crate::store::{Counters, RedisStats};
 use tollgate_core::lock_mutex;
 
 pub use self::auxiliary::{AuxiliaryConnection, RedisValue};
@@ -168,9 +168,9 @@ impl Link {
     }
 
     /// Returns the counters and the health of the connections.
-    pub(crate) fn health(&self) -> Stats {
+    pub(crate) fn health(&self) -> RedisStats {
         let LinkState { slots, breaker, counters, .. } = &*self.shared;
-        Stats {
+        RedisStats {
             connected: slots.iter().filter(|slot| slot.connection().is_some()).count(),
             breaker_open: breaker.is_open(),
             breaker_opens: breaker.opens(),

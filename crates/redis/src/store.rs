@@ -49,7 +49,7 @@ pub struct RedisStore {
     config: Config,
 }
 
-/// Declares [`Stats`]: fields that are counted, each with an atomic counter, and then the others.
+/// Declares [`RedisStats`]: fields that are counted, each with an atomic counter, and then the others.
 macro_rules! stats {
     (
         $(#[$attribute:meta])*
@@ -57,7 +57,7 @@ macro_rules! stats {
         $($(#[$other_doc:meta])* $field:ident: $type:ty,)+
     ) => {
         $(#[$attribute])*
-        pub struct Stats {
+        pub struct RedisStats {
             $($(#[$doc])* pub $counter: u64,)+
             $($(#[$other_doc])* pub $field: $type,)+
         }
@@ -68,8 +68,8 @@ macro_rules! stats {
         }
 
         impl Counters {
-            pub(crate) fn read(&self) -> Stats {
-                Stats { $($counter: self.$counter.load(Ordering::Relaxed),)+ ..Stats::default() }
+            pub(crate) fn read(&self) -> RedisStats {
+                RedisStats { $($counter: self.$counter.load(Ordering::Relaxed),)+ ..RedisStats::default() }
             }
         }
     };
@@ -136,7 +136,7 @@ impl RedisStore {
     }
 
     /// Returns counters and health.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RedisStats {
         self.driver.link.health()
     }
 

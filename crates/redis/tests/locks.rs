@@ -203,7 +203,7 @@ impl ReleaseNotifier for ChannelNotifier {
 fn listen(
     subject: &Redis,
     name: &LockName,
-) -> (tollgate_redis::ReleaseSubscription, Receiver<LockName>) {
+) -> (tollgate_redis::RedisReleaseSubscription, Receiver<LockName>) {
     let (tell, told) = channel();
     let subscription = subject
         .runtime

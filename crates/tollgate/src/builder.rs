@@ -28,7 +28,7 @@ use crate::stats::Counts;
 /// assert_eq!(limiter.rules().version(), 3);
 /// # Ok::<(), rules::Problems>(())
 /// ```
-pub struct Builder<S> {
+pub struct LimiterBuilder<S> {
     store: S,
     rules: RuleSet,
     envoy: EnvoyRules,
@@ -50,7 +50,7 @@ pub enum DenyCacheMode {
     Off,
 }
 
-impl<S: Store + 'static> Builder<S> {
+impl<S: Store + 'static> LimiterBuilder<S> {
     pub(crate) fn new(store: S) -> Self {
         Self {
             store,
@@ -63,7 +63,7 @@ impl<S: Store + 'static> Builder<S> {
         }
     }
 
-    /// Sets the rules to begin with; none by default. The example of [`Builder`] shows it, with
+    /// Sets the rules to begin with; none by default. The example of [`LimiterBuilder`] shows it, with
     /// `secret` and `deny_cache`.
     pub fn rules(mut self, rules: RuleSet) -> Self {
         self.rules = rules;
@@ -145,4 +145,4 @@ impl<S: Store + 'static> Builder<S> {
     }
 }
 
-opaque_debug!(Builder<S>: |it| deny_cache = it.deny_cache);
+opaque_debug!(LimiterBuilder<S>: |it| deny_cache = it.deny_cache);

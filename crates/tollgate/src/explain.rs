@@ -152,15 +152,15 @@ impl<S: Store + 'static> Limiter<S> {
             return Vec::new();
         };
         let rows = charges.enforced().iter().zip(ruling.findings());
-        rows.map(|(due, finding)| {
+        rows.map(|(charge, finding)| {
             let decision = finding.decision;
             ExplainedCounter {
-                rule: due.rule.name().to_owned(),
-                limit: due.limit.name().to_owned(),
-                allows: due.limit.text().to_owned(),
-                is_ban: due.limit.kind() == LimitKind::Ban,
-                cost: due.cost,
-                key: shown(charges.key(due)),
+                rule: charge.rule.name().to_owned(),
+                limit: charge.limit.name().to_owned(),
+                allows: charge.limit.text().to_owned(),
+                is_ban: charge.limit.kind() == LimitKind::Ban,
+                cost: charge.cost,
+                key: shown(charges.key(charge)),
                 passes: decision.passes(),
                 remaining: decision.remaining,
                 clears_after: match decision.verdict {

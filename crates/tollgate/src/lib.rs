@@ -92,6 +92,8 @@ mod observer;
 mod permits;
 mod random;
 mod rate_limiter;
+#[cfg(feature = "redis")]
+pub mod redis;
 #[cfg(feature = "macros")]
 mod refused;
 mod reserve;
@@ -105,8 +107,7 @@ pub mod store;
 mod wait;
 
 pub use admission::Admission;
-pub use builder::{Builder, DenyCacheMode};
-pub use check::throttle_key;
+pub use builder::{DenyCacheMode, LimiterBuilder};
 pub use decision::{Blocked, Finding, Outage, Reason, Ruling, Source};
 pub use explain::{ExplainedCounter, ExplainedOutcome, ExplainedRule, Explanation};
 pub use limiter::{Limiter, StaleRules};
@@ -210,8 +211,6 @@ pub use tollgate_macros::limit;
 /// `docs/macro.md` describes each of them.
 #[cfg(feature = "macros")]
 pub use tollgate_macros::lock;
-#[cfg(feature = "redis")]
-pub use tollgate_redis as redis;
 pub use wait::{Gate, GateError, NotAdmitted, Shaper, ShaperError};
 
 /// The code that `#[limit]` and `#[lock]` expand to. It is not part of the API, and may change in

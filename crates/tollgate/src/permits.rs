@@ -1,6 +1,6 @@
 //! Permits of concurrency limits, held as long as this value lives.
 //!
-//! They are renewed while they are held, so work may take longer than a lease. Dropping the value
+//! `decision/background.rs` renews them while they are held, so work may take longer than a lease. Dropping the value
 //! gives them back, also in a task that panics or is cancelled. If a process dies, its permits are
 //! free again when their leases end.
 

@@ -23,7 +23,7 @@ use super::{Change, Conversion, MAX_AHEAD_US, Outcome, Step};
 use crate::charge::{Op, Terms};
 use crate::decision::{Decision, Retry, Verdict};
 use crate::limit::{LimitError, OnChange};
-use crate::span::{Rate, Span, mul_div};
+use crate::span::{PermitRate, Span, mul_div};
 use crate::{Quota, Timestamp};
 
 /// Permits refill steadily up to the burst. A charge passes while enough are available.
@@ -49,7 +49,7 @@ pub struct BucketPlan {
     /// The largest cost that can ever pass at once.
     pub capacity: u64,
     /// The time that permits take.
-    pub rate: Rate,
+    pub rate: PermitRate,
     /// The time that the whole capacity takes.
     pub full: Span,
 }

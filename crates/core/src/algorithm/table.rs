@@ -1,6 +1,6 @@
 //! The table of algorithms: names, stored codes, and the dispatch from a limit to its steps.
 //!
-//! An algorithm is one entry of `algorithms!` at the end of the macro. The compiler names missing
+//! An algorithm is one entry of `algorithms!`, at the end of this file. The compiler names missing
 //! parts.
 
 use std::fmt;

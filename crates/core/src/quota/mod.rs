@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::errors::messages;
-use crate::span::Rate;
+use crate::span::PermitRate;
 use crate::time::micros;
 
 pub use parse::ParseQuotaError;
@@ -118,8 +118,8 @@ impl Quota {
 
     /// The exact time that a permit takes.
     #[cfg_attr(not(feature = "store"), doc(hidden))]
-    pub fn rate(&self) -> Rate {
-        Rate::new(self.count, self.period_us)
+    pub fn rate(&self) -> PermitRate {
+        PermitRate::new(self.count, self.period_us)
     }
 
     /// The period alone, in the printed form of the quota.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{Quota, QuotaError};
 use crate::errors::messages;
-use crate::span::Rate;
+use crate::span::PermitRate;
 
 /// The units of a period with their microseconds. The largest comes first, so that printing picks
 /// it.
@@ -107,7 +107,7 @@ fn fraction(word: &str) -> Option<(u64, u64)> {
 
 /// The quota of a fractional count in whole numbers: `1.5 per 1s` is `3 per 2s`.
 fn whole_quota((numerator, denominator): (u64, u64), period: Duration) -> Option<Quota> {
-    let rate = Rate::new(NonZeroU64::new(numerator)?, NonZeroU64::new(denominator)?);
+    let rate = PermitRate::new(NonZeroU64::new(numerator)?, NonZeroU64::new(denominator)?);
     let periods = u32::try_from(rate.micros().get()).ok()?;
     Quota::new(rate.denominator().get(), period.checked_mul(periods)?).ok()
 }

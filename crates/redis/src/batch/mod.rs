@@ -1,4 +1,4 @@
-//! A batch of requests sent to Redis in one run of the script.
+//! A batch of requests that Redis decides together, usually in one run of the script.
 //!
 //! [`BatchBuffer`] holds the requests as data. [`Batch::call`] writes the script's arguments,
 //! [`Batch::answer`] reads its reply. Lua says which requests pass and what each counter held before.

@@ -39,7 +39,7 @@ const MAX_DIRECT: usize = 4;
 /// Commands written with one system call: few are sent at the same time.
 const AT_ONCE: usize = 64;
 
-/// The other end of a pair of file descriptors for one socket, on which others than the task write.
+/// A second descriptor of the connection's socket, on which callers write.
 #[derive(Debug)]
 pub(super) enum Socket {
     Tcp(TcpStream),

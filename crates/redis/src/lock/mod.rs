@@ -41,7 +41,7 @@ use crate::script::Step;
 use crate::{RedisStore, clock};
 
 pub use self::fenced_write::FencedWrite;
-pub use self::release_notifier::ReleaseSubscription;
+pub use self::release_notifier::RedisReleaseSubscription;
 
 /// The deadline of one step, unless decisions have a longer one: far above a round trip, and short
 /// enough that a lost reply is noticed and the step sent again well within the shortest usual lease.
@@ -180,7 +180,7 @@ impl RedisStore {
 }
 
 impl LockStore for RedisStore {
-    type Subscription = ReleaseSubscription;
+    type Subscription = RedisReleaseSubscription;
 
     async fn acquire(&self, ask: &Acquire<'_>) -> Result<AcquireOutcome, StoreError> {
         if let Some(replicas) = ask.durability.replicas() {
@@ -246,7 +246,7 @@ impl LockStore for RedisStore {
         &self,
         name: &LockName,
         notifier: Arc<dyn ReleaseNotifier>,
-    ) -> Result<ReleaseSubscription, StoreError> {
+    ) -> Result<RedisReleaseSubscription, StoreError> {
         self.subscribe_to_releases(name, notifier).await
     }
 }

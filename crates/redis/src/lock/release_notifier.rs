@@ -73,13 +73,13 @@ impl fmt::Debug for ReleaseListener {
 
 /// A subscription to the releases of a lock. Dropping it ends the subscription.
 #[derive(Debug)]
-pub struct ReleaseSubscription {
+pub struct RedisReleaseSubscription {
     subscriptions: Weak<Subscriptions>,
     channel: Vec<u8>,
     number: u64,
 }
 
-impl Drop for ReleaseSubscription {
+impl Drop for RedisReleaseSubscription {
     fn drop(&mut self) {
         let Some(subscriptions) = self.subscriptions.upgrade() else { return };
         let mut channels = lock_mutex(&subscriptions.channels);
@@ -135,7 +135,7 @@ impl RedisStore {
         &self,
         name: &LockName,
         notifier: Arc<dyn ReleaseNotifier>,
-    ) -> Result<ReleaseSubscription, StoreError> {
+    ) -> Result<RedisReleaseSubscription, StoreError> {
         let (subscriptions, channel) = (self.subscriptions(), names::channel(name).into_bytes());
         let (subscription, mut live) = {
             let mut channels = lock_mutex(&subscriptions.channels);
@@ -149,7 +149,7 @@ impl RedisStore {
             place.listeners.push(ReleaseListener { number, name: name.clone(), notifier });
             let subscriptions = Arc::downgrade(&subscriptions);
             (
-                ReleaseSubscription { subscriptions, channel: channel.clone(), number },
+                RedisReleaseSubscription { subscriptions, channel: channel.clone(), number },
                 place.live.subscribe(),
             )
         };

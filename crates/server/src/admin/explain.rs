@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json as object;
-use tollgate::envoy::{Answer, Code, Mode, Rule};
+use tollgate::envoy::{Code, EnvoyAnswer, EnvoyMode, EnvoyRule};
 use tollgate::{ExplainedOutcome, Explanation};
 
 use crate::http::HttpCall;
@@ -53,18 +53,18 @@ async fn explain_call(server: &ServerState, bytes: &[u8]) -> Result<serde_json::
     })
 }
 
-fn shown_envoy(asked: &RateLimitRequest, answer: &Answer) -> serde_json::Value {
+fn shown_envoy(asked: &RateLimitRequest, answer: &EnvoyAnswer) -> serde_json::Value {
     let each = asked.descriptors.iter().zip(answer.statuses()).map(|(descriptor, status)| {
         let entries = descriptor.entries.iter();
         let entries: Vec<_> = entries.map(|it| format!("{}={}", it.key, it.value)).collect();
         let rule = answer.rule(status);
         object!({
             "entries": entries,
-            "rule": rule.map(Rule::path),
+            "rule": rule.map(EnvoyRule::path),
             "mode": rule.map(|rule| match rule.mode() {
-                Mode::Enforce => "enforce",
-                Mode::Quota => "quota",
-                Mode::Shadow => "shadow",
+                EnvoyMode::Enforce => "enforce",
+                EnvoyMode::Quota => "quota",
+                EnvoyMode::Shadow => "shadow",
             }),
             "allows": status.limit.map(|limit| limit.to_string()),
             "passes": status.code == Code::Ok,

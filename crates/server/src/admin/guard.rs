@@ -22,7 +22,7 @@ pub(super) fn admit(server: &ServerState, call: &HttpCall) -> Result<(), Problem
             if !server.failed_logins.may_try(call.peer.ip()) {
                 return Err(Problem::new(429, "too many wrong tokens").retry_after(6));
             }
-            if !token.is(bearer(headers).unwrap_or_default()) {
+            if !token.matches(bearer(headers).unwrap_or_default()) {
                 server.failed_logins.record(Listener::Admin, Some(call.peer), Some(&call.id));
                 return Err(Problem::new(401, "missing or wrong bearer token"));
             }

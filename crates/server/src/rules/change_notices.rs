@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use tollgate::redis::AuxiliaryConnection;
+use tollgate_redis::AuxiliaryConnection;
 
 use super::stored::ReadMode;
 use super::{connection, watch};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Interval of pings on the subscription.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The pauses before that connection is made again: the first, which doubles, and the longest.
+/// The pauses before the subscription is made again: the first, which doubles, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 

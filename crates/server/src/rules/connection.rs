@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use tollgate::redis::{AuxiliaryConnection, Config, ConnectError, RedisValue};
+use tollgate::redis::{Config, ConnectError};
 use tollgate::{StoreError, StoreErrorKind};
+use tollgate_redis::{AuxiliaryConnection, RedisValue};
 
 use super::RulesError;
 use super::stored::MAX_STORED;

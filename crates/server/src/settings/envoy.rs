@@ -98,8 +98,8 @@ impl EnvoySettings {
     /// Takes the options about Envoy's calls, and combines them with defaults.
     pub(super) fn take(options: &mut Options) -> Self {
         let charge = match options.envoy_charge.unwrap_or_default() {
-            EnvoyCharge::AllOrNone => envoy::Charge::AllOrNone,
-            EnvoyCharge::All => envoy::Charge::All,
+            EnvoyCharge::AllOrNone => envoy::ChargeMode::AllOrNone,
+            EnvoyCharge::All => envoy::ChargeMode::All,
         };
         let on_outage = match options.envoy_on_outage.unwrap_or_default() {
             EnvoyOnOutage::Local => OnOutage::Local,
@@ -141,7 +141,7 @@ mod tests {
         let EnvoySettings { rules, domains, calls } = settings.envoy;
         assert_eq!(rules, [PathBuf::from("one.yaml"), PathBuf::from("more")]);
         assert_eq!(domains, EnvoyDomains::Merge);
-        let policy = CallPolicy::DEFAULT.charging(envoy::Charge::All);
+        let policy = CallPolicy::DEFAULT.charging(envoy::ChargeMode::All);
         assert_eq!(calls.policy, policy.in_outages(OnOutage::Refuse));
         assert_eq!(calls.enforcement, Enforcement::Shadow);
         assert_eq!(calls.headers, Some(HeaderNames::default()));

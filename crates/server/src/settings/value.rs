@@ -19,10 +19,10 @@ impl Secret {
         &self.0
     }
 
-    /// Compares a client's token in constant time.
-    pub fn is(&self, said: &[u8]) -> bool {
+    /// True if a client's token is this one, compared in constant time.
+    pub fn matches(&self, token: &[u8]) -> bool {
         use subtle::ConstantTimeEq as _;
-        bool::from(self.0.as_bytes().ct_eq(said))
+        bool::from(self.0.as_bytes().ct_eq(token))
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use arc_swap::{ArcSwap, Guard};
 use tokio::time::Instant;
 use tollgate::RuleSet;
-use tollgate::envoy::{Answer, Code, EnvoyRules};
+use tollgate::envoy::{Code, EnvoyAnswer, EnvoyRules};
 use tollgate::{Admission, Reason, Ruling};
 
 use super::latency::{LatencyHistogram, LatencySnapshot};
@@ -132,7 +132,7 @@ impl Counts {
     }
 
     /// Counts an answered call of Envoy's, for its protocol and for each rule that applied.
-    pub fn count_envoy_answer(&self, protocol: Protocol, answer: &Answer) {
+    pub fn count_envoy_answer(&self, protocol: Protocol, answer: &EnvoyAnswer) {
         let outcome = match answer.code() {
             _ if answer.outage().is_some() => Outcome::Degraded,
             Code::Ok => Outcome::Allowed,
@@ -250,7 +250,7 @@ impl RuleCounts {
     }
 
     /// Counts each rule of a call once, however many of its descriptors lead to it.
-    fn count_envoy(&self, answer: &Answer, outcome: Outcome) {
+    fn count_envoy(&self, answer: &EnvoyAnswer, outcome: Outcome) {
         let statuses = answer.statuses();
         let rule = |status| answer.rule_index(status);
         if !statuses.iter().any(|status| rule(status).is_some()) {

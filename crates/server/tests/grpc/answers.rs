@@ -10,7 +10,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Duration, UInt64Value, Value};
-use tollgate::envoy::{CallPolicy, Charge};
+use tollgate::envoy::{CallPolicy, ChargeMode};
 use tollgate_server::protocols::grpc::{Enforcement, GrpcSettings, HeaderNames, Metadata};
 
 use crate::support::{GrpcServer, NOW, d, limiter, shop, told};
@@ -236,7 +236,7 @@ async fn under_global_shadow_the_whole_is_ok_and_statuses_are_not() {
 #[tokio::test]
 async fn one_descriptor_over_charges_none_unless_all_are_charged() {
     for (charge, left) in
-        [(Charge::AllOrNone, "OVER: OK 10, OVER 0"), (Charge::All, "OVER: OK 8, OVER 0")]
+        [(ChargeMode::AllOrNone, "OVER: OK 10, OVER 0"), (ChargeMode::All, "OVER: OK 8, OVER 0")]
     {
         let server = serve(|settings| settings.policy = CallPolicy::DEFAULT.charging(charge)).await;
         let mut client = server.client().await;

@@ -62,7 +62,7 @@ async fn every_protocol_charges_the_same_counters() {
 async fn a_call_is_one_request_and_one_decision() {
     let running = start_with(|settings| {
         let policy = settings.envoy.calls.policy;
-        settings.envoy.calls.policy = policy.charging(tollgate::envoy::Charge::All);
+        settings.envoy.calls.policy = policy.charging(tollgate::envoy::ChargeMode::All);
     })
     .await;
     let mut client = client(&running).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tollgate_core::Timestamp;
 
-use super::rule::{Mode, RateLimit, Rule};
+use super::rule::{EnvoyMode, EnvoyRule, RateLimit};
 use super::{EnvoyRules, Metadata};
 use crate::decision::Outage;
 
@@ -22,7 +22,7 @@ pub enum Code {
 /// The answer to a call.
 #[derive(Clone, Debug)]
 #[must_use = "an unchecked answer limits no request"]
-pub struct Answer {
+pub struct EnvoyAnswer {
     pub(super) code: Code,
     pub(super) statuses: SmallVec<[Status; 4]>,
     pub(super) rules: Arc<EnvoyRules>,
@@ -44,7 +44,7 @@ pub struct Status {
     /// The time until the window ends, in whole seconds, rounded up.
     pub reset_after: Option<Duration>,
     pub(super) rule: Option<usize>,
-    pub(super) mode: Mode,
+    pub(super) mode: EnvoyMode,
 }
 
 impl Status {
@@ -55,11 +55,11 @@ impl Status {
         remaining: 0,
         reset_after: None,
         rule: None,
-        mode: Mode::Enforce,
+        mode: EnvoyMode::Enforce,
     };
 }
 
-impl Answer {
+impl EnvoyAnswer {
     /// `Ok` if the call may pass.
     pub const fn code(&self) -> Code {
         self.code
@@ -71,7 +71,7 @@ impl Answer {
     }
 
     /// The rule of a status; `None` without a rule, and under a limit that came with the call.
-    pub fn rule(&self, status: &Status) -> Option<&Rule> {
+    pub fn rule(&self, status: &Status) -> Option<&EnvoyRule> {
         self.rules.rules().get(status.rule?)
     }
 
@@ -109,7 +109,7 @@ impl Answer {
     /// left. Statuses without a limit are ignored.
     pub fn tightest(&self) -> Option<&Status> {
         let refuses =
-            |status: &Status| status.code == Code::OverLimit && status.mode == Mode::Enforce;
+            |status: &Status| status.code == Code::OverLimit && status.mode == EnvoyMode::Enforce;
         let limited = self.statuses.iter().filter(|status| status.limit.is_some());
         limited.min_by_key(|status| (!refuses(status), status.remaining))
     }
@@ -118,7 +118,7 @@ impl Answer {
     pub fn metadata(&self) -> Option<Metadata> {
         let mut merged: Option<Metadata> = None;
         for status in self.statuses.iter().filter(|status| status.code == Code::Ok) {
-            let Some(metadata) = self.rule(status).and_then(Rule::metadata) else { continue };
+            let Some(metadata) = self.rule(status).and_then(EnvoyRule::metadata) else { continue };
             match &mut merged {
                 Some(merged) => merged.merge(metadata),
                 None => merged = Some(metadata.clone()),
@@ -131,8 +131,8 @@ impl Answer {
 /// The verdict on a call. It is over the limit if one rule refuses, or if all rules in `quota_mode`
 /// do.
 pub(super) fn overall(statuses: &[Status]) -> Code {
-    let mut quotas = statuses.iter().filter(|s| s.limit.is_some() && s.mode == Mode::Quota);
-    let mut others = statuses.iter().filter(|s| s.mode == Mode::Enforce);
+    let mut quotas = statuses.iter().filter(|s| s.limit.is_some() && s.mode == EnvoyMode::Quota);
+    let mut others = statuses.iter().filter(|s| s.mode == EnvoyMode::Enforce);
     let over = |status: &Status| status.code == Code::OverLimit;
     let all_quotas = quotas.clone().next().is_some() && quotas.all(over);
     if others.any(over) || all_quotas { Code::OverLimit } else { Code::Ok }

@@ -118,17 +118,17 @@ pub struct Override {
 #[non_exhaustive]
 pub struct CallPolicy {
     /// The charges of a call with a descriptor that is over its limit.
-    pub charge: Charge,
+    pub charge: ChargeMode,
     /// The answer while the store does not answer.
     pub on_outage: OnOutage,
 }
 
 impl CallPolicy {
     /// Charges all or none, and answers by this process's share in an outage.
-    pub const DEFAULT: Self = Self { charge: Charge::AllOrNone, on_outage: OnOutage::Local };
+    pub const DEFAULT: Self = Self { charge: ChargeMode::AllOrNone, on_outage: OnOutage::Local };
 
     /// Returns the policy with these charges.
-    pub const fn charging(mut self, charge: Charge) -> Self {
+    pub const fn charging(mut self, charge: ChargeMode) -> Self {
         self.charge = charge;
         self
     }
@@ -142,7 +142,7 @@ impl CallPolicy {
 
 /// The charges of a call with a descriptor that is over its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Charge {
+pub enum ChargeMode {
     /// No charges: a call is one decision.
     #[default]
     AllOrNone,

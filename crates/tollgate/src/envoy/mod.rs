@@ -34,7 +34,7 @@
 //! | `tree`, `pattern` | from entries to a rule |
 //! | `call`, `answer` | questions and answers |
 //! | `plan`, `key` | which counters a call is charged on |
-//! | `decide`, `charge_all` | charging them: all or none, or each by itself |
+//! | `decide` | charging them: all or none, or each by itself |
 //!
 //! The server has the listener that reads and writes bytes.
 //!
@@ -43,7 +43,6 @@
 
 mod answer;
 mod call;
-mod charge_all;
 mod decide;
 mod key;
 mod metadata;
@@ -55,10 +54,9 @@ mod set;
 mod tree;
 mod unit;
 
-pub use answer::{Answer, Code, Status};
-pub use call::{Call, CallError, CallPolicy, Charge, Descriptor, Entry, MAX_ENTRIES, Override};
+pub use answer::{Code, EnvoyAnswer, Status};
+pub use call::{Call, CallError, CallPolicy, ChargeMode, Descriptor, Entry, MAX_ENTRIES, Override};
 pub use metadata::Metadata;
-pub use read::{MAX_DEPTH, MAX_DESCRIPTORS, MAX_FILES, MAX_REPLACES, MAX_TEXT};
-pub use rule::{Mode, RateLimit, Rule, TooFast};
+pub use rule::{EnvoyMode, EnvoyRule, RateLimit, TooFast};
 pub use set::EnvoyRules;
 pub use unit::Unit;

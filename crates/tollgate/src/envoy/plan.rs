@@ -12,7 +12,7 @@ use tollgate_core::{Cost, Limit, Need, Op, Timestamp};
 
 use super::answer::{Code, Status};
 use super::call::{Call, CallError, Descriptor};
-use super::rule::{Mode, RateLimit, Rule};
+use super::rule::{EnvoyMode, EnvoyRule, RateLimit};
 use super::{EnvoyRules, key};
 use crate::decision::{Blocked, ChargePolicy, DecidingRules, Intent, Origin, Plan, Reason};
 
@@ -38,7 +38,7 @@ pub(super) struct LimitedDescriptor {
     rate: RateLimit,
     /// The limit that is charged; `None` for a block.
     limit: Option<Limit>,
-    pub(super) mode: Mode,
+    pub(super) mode: EnvoyMode,
     op: Op,
     key: Range<usize>,
 }
@@ -51,7 +51,7 @@ impl LimitedDescriptor {
 
     /// Its status before anything is counted.
     fn status(&self) -> Status {
-        let over = self.blocks() && self.mode != Mode::Shadow;
+        let over = self.blocks() && self.mode != EnvoyMode::Shadow;
         Status {
             code: if over { Code::OverLimit } else { Code::Ok },
             limit: Some(self.rate),
@@ -107,7 +107,7 @@ impl<'k> MatchedCall<'k> {
             rule: None,
             rate,
             limit,
-            mode: Mode::Enforce,
+            mode: EnvoyMode::Enforce,
             op,
             key,
         }))
@@ -132,7 +132,7 @@ impl<'k> MatchedCall<'k> {
         // Where nothing passes there is nothing to give back to: that is always OK, and so must
         // not speak for the others of its group.
         let mode = match (rule.mode(), limit, op) {
-            (Mode::Quota, None, Op::Credit { .. }) => Mode::Enforce,
+            (EnvoyMode::Quota, None, Op::Credit { .. }) => EnvoyMode::Enforce,
             (mode, _, _) => mode,
         };
         DescriptorMatch::Limited(LimitedDescriptor {
@@ -154,7 +154,7 @@ impl<'k> MatchedCall<'k> {
             }
             _ => None,
         };
-        let replacing: SmallVec<[&Rule; 4]> = self
+        let replacing: SmallVec<[&EnvoyRule; 4]> = self
             .descriptors
             .iter()
             .filter_map(matched)
@@ -167,7 +167,7 @@ impl<'k> MatchedCall<'k> {
             let DescriptorMatch::Limited(LimitedDescriptor { rule: Some(rule), .. }) = item else {
                 continue;
             };
-            let name = rules.rules().get(*rule).map_or("", Rule::name);
+            let name = rules.rules().get(*rule).map_or("", EnvoyRule::name);
             if !name.is_empty() && replacing.iter().any(|other| other.replaces(name)) {
                 *item = DescriptorMatch::NoRule;
             }
@@ -233,7 +233,7 @@ impl<'k> MatchedCall<'k> {
         for (i, limited) in self.limited().filter(|(i, limited)| which(*i, limited)) {
             let key = self.keys.key(limited.key.clone());
             let (Ok(key), Some(limit)) = (key, limited.limit.as_ref()) else { continue };
-            let need = if limited.mode == Mode::Quota { Need::AnyOf } else { Need::Must };
+            let need = if limited.mode == EnvoyMode::Quota { Need::AnyOf } else { Need::Must };
             let origin = Origin::envoy(limited.rule);
             let policy = ChargePolicy { on_outage, ..ChargePolicy::new(origin) };
             plan.push(key, limit, limited.op, need, policy);
@@ -245,12 +245,12 @@ impl<'k> MatchedCall<'k> {
     /// The plan of a call that is refused without counting: because one rule blocks it, or because
     /// all rules of its `quota_mode` group do.
     pub(super) fn block<'p>(&'p self, rules: &'p DecidingRules) -> Option<Plan<'p>> {
-        let of = |mode: Mode| {
+        let of = |mode: EnvoyMode| {
             self.limited().map(|(_, limited)| limited).filter(move |limited| limited.mode == mode)
         };
-        let all_of_group = || of(Mode::Quota).all(LimitedDescriptor::blocks);
-        let group = || all_of_group().then(|| of(Mode::Quota).next()).flatten();
-        let by = of(Mode::Enforce).find(|limited| limited.blocks()).or_else(group)?;
+        let all_of_group = || of(EnvoyMode::Quota).all(LimitedDescriptor::blocks);
+        let group = || all_of_group().then(|| of(EnvoyMode::Quota).next()).flatten();
+        let by = of(EnvoyMode::Enforce).find(|limited| limited.blocks()).or_else(group)?;
         Some(by.blocked(rules, Intent::CHARGE))
     }
 
@@ -275,7 +275,7 @@ impl LimitedDescriptor {
             (DecidingRules::Envoy(rules), Some(rule)) => rules.rules().get(rule),
             _ => None,
         };
-        let rule = rule.map_or("", Rule::path).to_owned();
+        let rule = rule.map_or("", EnvoyRule::path).to_owned();
         plan.blocked_by = Some(Box::new(Blocked::Rule { rule }));
         plan
     }

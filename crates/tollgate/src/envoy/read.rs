@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tollgate_core::Limit;
 
-use super::rule::{Mode, RateLimit, Rule};
+use super::rule::{EnvoyMode, EnvoyRule, RateLimit};
 use super::tree::{DescriptorTree, NewDescriptor};
 use super::{EnvoyRules, Metadata, Unit};
 use crate::rules::node::{Fields, MapEntry, Node, Value};
@@ -20,19 +20,19 @@ use crate::rules::problem::{Position, Problems, did_you_mean, quoted};
 
 /// The deepest nesting of descriptors. Envoy's actions produce three or four entries. A request
 /// with more entries than this finds no rule.
-pub const MAX_DEPTH: usize = 12;
+const MAX_DEPTH: usize = 12;
 
 /// The most descriptors in all files together: as many as Tollgate's own rules.
-pub const MAX_DESCRIPTORS: usize = tollgate_core::rule::bounds::MAX_RULES;
+const MAX_DESCRIPTORS: usize = tollgate_core::rule::bounds::MAX_RULES;
 
 /// The most files: one domain for each service of a large company.
-pub const MAX_FILES: usize = tollgate_core::rule::bounds::MAX_DOMAINS;
+pub(super) const MAX_FILES: usize = tollgate_core::rule::bounds::MAX_DOMAINS;
 
 /// The longest domain, key, value or name, in bytes.
-pub const MAX_TEXT: usize = 1_024;
+const MAX_TEXT: usize = 1_024;
 
 /// The most rules that one rule replaces.
-pub const MAX_REPLACES: usize = 1_000;
+const MAX_REPLACES: usize = 1_000;
 
 const FILE: &[&str] = &["domain", "descriptors"];
 const DESCRIPTOR: &[&str] = &[
@@ -172,7 +172,12 @@ impl DescriptorReader<'_> {
     }
 
     /// The rule of a descriptor, if it has a rate limit.
-    fn rule(&mut self, fields: &Fields<'_, '_>, domain: &Arc<str>, path: &str) -> Option<Rule> {
+    fn rule(
+        &mut self,
+        fields: &Fields<'_, '_>,
+        domain: &Arc<str>,
+        path: &str,
+    ) -> Option<EnvoyRule> {
         let (shadow, quota) = (self.flag(fields, "shadow_mode"), self.flag(fields, "quota_mode"));
         let metadata = fields.get_filled("metadata").and_then(|node| self.metadata_map(node));
         let node = fields.get_filled("rate_limit")?;
@@ -181,12 +186,12 @@ impl DescriptorReader<'_> {
         let replaces = self.replaces(&limit, &name);
         let (rate, limit) = self.rate(&limit)?;
         let mode = match (shadow, quota) {
-            (true, _) => Mode::Shadow,
-            (false, true) => Mode::Quota,
-            (false, false) => Mode::Enforce,
+            (true, _) => EnvoyMode::Shadow,
+            (false, true) => EnvoyMode::Quota,
+            (false, false) => EnvoyMode::Enforce,
         };
         let (domain, path, name) = (Arc::clone(domain), path.into(), name.into());
-        Some(Rule { domain, path, name, rate, limit, mode, replaces, metadata })
+        Some(EnvoyRule { domain, path, name, rate, limit, mode, replaces, metadata })
     }
 
     /// The rate, unless the limit is `unlimited`, and the limit that is charged.

@@ -72,7 +72,7 @@ error_messages! {
 
 /// The treatment of a request that is over the limit of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum EnvoyMode {
     /// Refuses it.
     Enforce,
     /// `quota_mode`: refuses it, unless another such rule of the same request lets it pass.
@@ -83,7 +83,7 @@ pub enum Mode {
 
 /// A descriptor with a rate limit.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub struct EnvoyRule {
     pub(super) domain: Arc<str>,
     pub(super) path: Box<str>,
     pub(super) name: Box<str>,
@@ -91,12 +91,12 @@ pub struct Rule {
     pub(super) rate: Option<RateLimit>,
     /// The limit that is charged; `None` if unlimited, and if nothing passes.
     pub(super) limit: Option<Limit>,
-    pub(super) mode: Mode,
+    pub(super) mode: EnvoyMode,
     pub(super) replaces: Box<[Box<str>]>,
     pub(super) metadata: Option<Metadata>,
 }
 
-impl Rule {
+impl EnvoyRule {
     /// The domain of the rule.
     pub fn domain(&self) -> &str {
         &self.domain
@@ -120,7 +120,7 @@ impl Rule {
     }
 
     /// The treatment of a request that is over the limit.
-    pub const fn mode(&self) -> Mode {
+    pub const fn mode(&self) -> EnvoyMode {
         self.mode
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::call::Entry;
 use super::read::{self, DuplicateDomain, MAX_FILES};
-use super::rule::Rule;
+use super::rule::EnvoyRule;
 use super::tree::{DescriptorTree, FoundRule};
 use crate::rules::problem::Position;
 use crate::rules::{self, Format, Problems};
@@ -22,7 +22,7 @@ use crate::rules::{self, Format, Problems};
 pub struct EnvoyRules {
     pub(super) version: u64,
     pub(super) domains: HashMap<Arc<str>, DescriptorTree>,
-    pub(super) rules: Vec<Rule>,
+    pub(super) rules: Vec<EnvoyRule>,
     pub(super) descriptors: usize,
 }
 
@@ -93,7 +93,7 @@ impl EnvoyRules {
     }
 
     /// All rules, in the order of the files.
-    pub fn rules(&self) -> &[Rule] {
+    pub fn rules(&self) -> &[EnvoyRule] {
         &self.rules
     }
 
@@ -116,7 +116,7 @@ impl EnvoyRules {
     /// assert_eq!(rules.find("shop", &[Entry { key: "user", value: "eve" }]).map(|rule| rule.path()), None);
     /// # Ok::<(), tollgate::rules::Problems>(())
     /// ```
-    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&Rule> {
+    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<&EnvoyRule> {
         self.search(domain, entries).and_then(|found| self.rules.get(found.rule))
     }
 

@@ -55,6 +55,23 @@ fn no_type_name_is_defined_twice_in_a_crate() {
     assert!(twice.is_empty(), "defined twice: {twice:#?}");
 }
 
+/// A user may import from all of these into one file.
+#[test]
+fn no_public_type_name_is_defined_twice_in_the_library() {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for name in ["core", "embedded", "redis", "tollgate"] {
+        for path in sources(name) {
+            let text = code(&path);
+            let public = text.lines().filter(|line| line.trim_start().starts_with("pub "));
+            for defined in public.filter_map(defined) {
+                places.entry(defined.to_owned()).or_default().push(path.display().to_string());
+            }
+        }
+    }
+    places.retain(|name, places| places.len() > 1 && name != "RequestScope");
+    assert!(places.is_empty(), "defined twice: {places:#?}");
+}
+
 #[test]
 fn no_comment_begins_with_a_question_word() {
     let mut found = Vec::new();

@@ -1,8 +1,8 @@
-//! `Charge::All`: every descriptor by itself, and what is over as well.
+//! `ChargeMode::All`: every descriptor by itself, and what is over as well.
 
 use std::time::Duration;
 
-use tollgate::envoy::{CallPolicy, Charge, Code};
+use tollgate::envoy::{CallPolicy, ChargeMode, Code};
 
 use crate::support::{TestDescriptor, ask_as, d, limiter, told};
 
@@ -17,7 +17,7 @@ descriptors:
   - { key: other, quota_mode: true, rate_limit: { unit: minute, requests_per_unit: 1 } }
 ";
 
-const ALL: CallPolicy = CallPolicy::DEFAULT.charging(Charge::All);
+const ALL: CallPolicy = CallPolicy::DEFAULT.charging(ChargeMode::All);
 
 #[tokio::test]
 async fn one_descriptor_over_charges_the_others_and_itself() {

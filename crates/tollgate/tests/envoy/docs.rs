@@ -1,7 +1,7 @@
 //! Every example of `docs/envoy.md` loads, or fails as the page says; its answers are given.
 
 use crate::support::{ask_as, d, limiter, told};
-use tollgate::envoy::{CallPolicy, Charge, EnvoyRules};
+use tollgate::envoy::{CallPolicy, ChargeMode, EnvoyRules};
 
 const PAGE: &str = include_str!("../../../../docs/envoy.md");
 
@@ -25,8 +25,8 @@ async fn every_example_answers_as_the_page_says() {
     for pair in blocks().windows(2) {
         let ((file_kind, file), (kind, calls)) = (&pair[0], &pair[1]);
         let charge = match *kind {
-            "calls" => Charge::AllOrNone,
-            "calls charge: all" => Charge::All,
+            "calls" => ChargeMode::AllOrNone,
+            "calls charge: all" => ChargeMode::All,
             _ => continue,
         };
         assert_eq!(*file_kind, "yaml", "calls stand behind a file");

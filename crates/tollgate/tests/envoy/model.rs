@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::Timestamp;
-use tollgate::envoy::{CallPolicy, Charge, EnvoyRules, Mode, Override, RateLimit, Unit};
+use tollgate::envoy::{CallPolicy, ChargeMode, EnvoyMode, EnvoyRules, Override, RateLimit, Unit};
 use tollgate::store::Clock;
 use tollgate::{EmbeddedStore, Limiter};
 use tollgate_core::testing::{ManualClock, Rng};
@@ -92,7 +92,7 @@ enum Expectation {
 struct CountedDescriptor {
     name: Name,
     rate: RateLimit,
-    mode: Mode,
+    mode: EnvoyMode,
     cost: u64,
     gives_back: bool,
 }
@@ -145,7 +145,7 @@ fn expectations(
         let rule = match (asked.limit, found(text)) {
             (Some(limit), _) => {
                 let rate = rate_of(limit.requests_per_unit, limit.unit.unwrap());
-                return descriptor(text.clone(), rate, Mode::Enforce);
+                return descriptor(text.clone(), rate, EnvoyMode::Enforce);
             }
             (None, None) => return Expectation::NoRule,
             (None, Some(rule)) => rule,
@@ -159,8 +159,8 @@ fn expectations(
                 let name = if shares { rule.path().to_owned() } else { text.clone() };
                 // Giving back to a block is OK, and no reason to let the others of a group pass.
                 let idle = rate.requests_per_unit() == 0 && asked.gives_back && cost > 0;
-                let apart = idle && rule.mode() == Mode::Quota;
-                descriptor(name, rate, if apart { Mode::Enforce } else { rule.mode() })
+                let apart = idle && rule.mode() == EnvoyMode::Quota;
+                descriptor(name, rate, if apart { EnvoyMode::Enforce } else { rule.mode() })
             }
         }
     };
@@ -177,16 +177,22 @@ fn rate_of(requests: u32, unit: Unit) -> RateLimit {
 }
 
 /// `told`, by the model.
-fn model(counts: &mut Counts, expectations: &[Expectation], charge: Charge, now: u64) -> String {
+fn model(
+    counts: &mut Counts,
+    expectations: &[Expectation],
+    charge: ChargeMode,
+    now: u64,
+) -> String {
     let counted: Vec<&CountedDescriptor> = expectations
         .iter()
         .filter_map(
             |it| if let Expectation::Counted(descriptor) = it { Some(descriptor) } else { None },
         )
         .collect();
-    let of = |mode: Mode| counted.iter().copied().filter(move |descriptor| descriptor.mode == mode);
+    let of =
+        |mode: EnvoyMode| counted.iter().copied().filter(move |descriptor| descriptor.mode == mode);
     let mut said: HashMap<*const CountedDescriptor, (bool, u64)> = HashMap::new();
-    let over = if charge == Charge::All {
+    let over = if charge == ChargeMode::All {
         for descriptor in &counted {
             let used = counts.used(&descriptor.name, now);
             let (mut passes, left) = match descriptor.counts() {
@@ -200,12 +206,12 @@ fn model(counts: &mut Counts, expectations: &[Expectation], charge: Charge, now:
                     )
                 }
             };
-            passes |= descriptor.mode == Mode::Shadow;
+            passes |= descriptor.mode == EnvoyMode::Shadow;
             said.insert(*descriptor, (passes, left));
         }
         let refused = |descriptor: &CountedDescriptor| !said[&std::ptr::from_ref(descriptor)].0;
-        let quotas = of(Mode::Quota).count();
-        of(Mode::Enforce).any(refused) || (quotas > 0 && of(Mode::Quota).all(refused))
+        let quotas = of(EnvoyMode::Quota).count();
+        of(EnvoyMode::Enforce).any(refused) || (quotas > 0 && of(EnvoyMode::Quota).all(refused))
     } else {
         together(counts, &counted, now, &mut said)
     };
@@ -231,20 +237,21 @@ fn together(
     now: u64,
     said: &mut HashMap<*const CountedDescriptor, (bool, u64)>,
 ) -> bool {
-    let of = |mode: Mode| counted.iter().copied().filter(move |descriptor| descriptor.mode == mode);
+    let of =
+        |mode: EnvoyMode| counted.iter().copied().filter(move |descriptor| descriptor.mode == mode);
     for descriptor in counted {
-        said.insert(*descriptor, (!descriptor.blocks() || descriptor.mode == Mode::Shadow, 0));
+        said.insert(*descriptor, (!descriptor.blocks() || descriptor.mode == EnvoyMode::Shadow, 0));
     }
-    let quotas = of(Mode::Quota).count();
-    let all_blocked = quotas > 0 && of(Mode::Quota).all(CountedDescriptor::blocks);
-    if of(Mode::Enforce).any(CountedDescriptor::blocks) || all_blocked {
+    let quotas = of(EnvoyMode::Quota).count();
+    let all_blocked = quotas > 0 && of(EnvoyMode::Quota).all(CountedDescriptor::blocks);
+    if of(EnvoyMode::Enforce).any(CountedDescriptor::blocks) || all_blocked {
         return true;
     }
     let mut passes = |descriptor: &CountedDescriptor| {
         !descriptor.counts() || descriptor.passes(*counts.used(&descriptor.name, now))
     };
-    let any = of(Mode::Quota).any(|descriptor| !descriptor.blocks() && passes(descriptor));
-    let over = !of(Mode::Enforce).all(&mut passes) || (quotas > 0 && !any);
+    let any = of(EnvoyMode::Quota).any(|descriptor| !descriptor.blocks() && passes(descriptor));
+    let over = !of(EnvoyMode::Enforce).all(&mut passes) || (quotas > 0 && !any);
     let mut tell = |descriptor: &CountedDescriptor, charged: bool| {
         let used = counts.used(&descriptor.name, now);
         let passes = descriptor.passes(*used);
@@ -254,13 +261,13 @@ fn together(
         (passes, if passes { descriptor.left(*used) } else { 0 })
     };
     for descriptor in
-        of(Mode::Enforce).chain(of(Mode::Quota)).filter(|descriptor| descriptor.counts())
+        of(EnvoyMode::Enforce).chain(of(EnvoyMode::Quota)).filter(|descriptor| descriptor.counts())
     {
         said.insert(descriptor, tell(descriptor, !over));
     }
     if !over {
         let shadows: Vec<&CountedDescriptor> =
-            of(Mode::Shadow).filter(|descriptor| descriptor.counts()).collect();
+            of(EnvoyMode::Shadow).filter(|descriptor| descriptor.counts()).collect();
         let pass = shadows.iter().all(|descriptor| tell(descriptor, false).0);
         for descriptor in shadows {
             let (_, left) = tell(descriptor, pass);
@@ -284,7 +291,7 @@ async fn the_limiter_answers_as_the_model() {
         let clock = ManualClock::at(Timestamp::from_micros(NOW * 1_000_000));
         let store = EmbeddedStore::builder().with_clock(clock.clone());
         let limiter = Limiter::builder(store).envoy_rules(rules.clone()).build();
-        let charge = rng.pick(&[Charge::AllOrNone, Charge::AllOrNone, Charge::All]);
+        let charge = rng.pick(&[ChargeMode::AllOrNone, ChargeMode::AllOrNone, ChargeMode::All]);
         let mut counts = Counts::default();
         for step in 0..60 {
             if rng.chance(1, 5) {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tollgate::StoreErrorKind;
-use tollgate::envoy::{CallError, CallPolicy, Charge, EnvoyRules};
+use tollgate::envoy::{CallError, CallPolicy, ChargeMode, EnvoyRules};
 use tollgate::rules::declaration::OnOutage;
 use tollgate::{DenyCacheMode, Limiter};
 
@@ -44,7 +44,7 @@ async fn by_default_this_process_answers_by_its_share_and_owes_it() {
 
 #[tokio::test(start_paused = true)]
 async fn refusing_is_an_error_so_that_envoys_failure_mode_applies() {
-    for charge in [Charge::AllOrNone, Charge::All] {
+    for charge in [ChargeMode::AllOrNone, ChargeMode::All] {
         let connection = StoreConnection::to(&backend());
         let limiter = node(&connection, DenyCacheMode::Off);
         connection.set(ConnectionState::Closed);

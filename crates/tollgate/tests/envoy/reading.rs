@@ -1,6 +1,6 @@
 //! Every key of a file, and every way to get it wrong.
 
-use tollgate::envoy::{EnvoyRules, MAX_DEPTH, MAX_REPLACES, MAX_TEXT, Metadata, Mode, Unit};
+use tollgate::envoy::{EnvoyMode, EnvoyRules, Metadata, Unit};
 
 use crate::support::{entries, problems, rules};
 
@@ -42,13 +42,13 @@ fn every_key_is_read() {
 
     let number = found("message_type=marketing to_number=1");
     assert_eq!((number.name(), number.path()), ("per-number", "message_type_marketing.to_number"));
-    assert_eq!((number.mode(), number.domain()), (Mode::Quota, "shop"));
+    assert_eq!((number.mode(), number.domain()), (EnvoyMode::Quota, "shop"));
     let rate = number.rate_limit().unwrap();
     assert_eq!((rate.requests_per_unit(), rate.unit()), (5, Unit::Day));
     assert_eq!(number.metadata(), None);
 
     let api = found("path=/api/x");
-    assert_eq!((api.mode(), api.rate_limit().unwrap().requests_per_unit()), (Mode::Shadow, 0));
+    assert_eq!((api.mode(), api.rate_limit().unwrap().requests_per_unit()), (EnvoyMode::Shadow, 0));
     assert!(api.replaces("per-number") && api.replaces("other") && !api.replaces("api"));
     let text = |text: &str| Metadata::Text(text.to_owned());
     let deep = Metadata::Map(vec![("yes".to_owned(), Metadata::Bool(true))]);
@@ -245,7 +245,7 @@ fn nothing_is_what_is_not_there() {
     let yes = rules(
         "domain: shop\ndescriptors: [{ key: a, quota_mode: yes, rate_limit: { unit: day } }]",
     );
-    assert_eq!(yes.rules()[0].mode(), Mode::Quota);
+    assert_eq!(yes.rules()[0].mode(), EnvoyMode::Quota);
 }
 
 #[test]
@@ -257,16 +257,16 @@ fn bounds_hold_at_the_limit_and_not_beyond() {
             "domain: shop\ndescriptors: [{open}{{ key: a, rate_limit: {{ unit: day, name: x, replaces: [{{ name: b }}] }} }}{close}]"
         )
     }
-    let deepest = rules(&nested(MAX_DEPTH));
-    let request = ["a=1"; MAX_DEPTH].join(" ");
+    let deepest = rules(&nested(12));
+    let request = ["a=1"; 12].join(" ");
     assert!(deepest.find("shop", &entries(&request)).is_some());
-    assert!(problems(&nested(MAX_DEPTH + 1)).contains("nested deeper than 12 levels"));
+    assert!(problems(&nested(13)).contains("nested deeper than 12 levels"));
 
     let value = |len: usize| {
         format!("domain: shop\ndescriptors: [{{ key: a, value: {} }}]", "v".repeat(len))
     };
-    rules(&value(MAX_TEXT));
-    assert!(problems(&value(MAX_TEXT + 1)).contains("`value` of 1025 bytes is above 1024"));
+    rules(&value(1024));
+    assert!(problems(&value(1025)).contains("`value` of 1025 bytes is above 1024"));
 
     let replaces = |count: usize| {
         let names = vec!["{ name: b }"; count].join(", ");
@@ -274,29 +274,21 @@ fn bounds_hold_at_the_limit_and_not_beyond() {
             "domain: shop\ndescriptors: [{{ key: a, rate_limit: {{ unit: day, replaces: [{names}] }} }}]"
         )
     };
-    rules(&replaces(MAX_REPLACES));
-    assert!(problems(&replaces(MAX_REPLACES + 1)).contains("more than 1000 names"));
+    rules(&replaces(1000));
+    assert!(problems(&replaces(1001)).contains("more than 1000 names"));
 
     let many = |count: usize| {
         let items: Vec<String> = (0..count).map(|i| format!("  - key: k{i}\n")).collect();
         format!("domain: shop\ndescriptors:\n{}", items.concat())
     };
-    rules(&many(tollgate::envoy::MAX_DESCRIPTORS));
-    assert!(
-        problems(&many(tollgate::envoy::MAX_DESCRIPTORS + 1))
-            .contains("more than 100000 descriptors")
-    );
+    rules(&many(100_000));
+    assert!(problems(&many(100_000 + 1)).contains("more than 100000 descriptors"));
 
     let files = |count: usize| {
         let files: Vec<(String, String)> =
             (0..count).map(|i| (format!("{i}.yaml"), format!("domain: d{i}"))).collect();
         EnvoyRules::load(1, files.iter().map(|(name, text)| (&**name, &**text))).map(drop)
     };
-    assert_eq!(files(tollgate::envoy::MAX_FILES), Ok(()));
-    assert!(
-        files(tollgate::envoy::MAX_FILES + 1)
-            .unwrap_err()
-            .to_string()
-            .contains("more than 1000 files")
-    );
+    assert_eq!(files(1_000), Ok(()));
+    assert!(files(1_000 + 1).unwrap_err().to_string().contains("more than 1000 files"));
 }

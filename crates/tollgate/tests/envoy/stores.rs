@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Store;
-use tollgate::envoy::{CallPolicy, Charge, Code, EnvoyRules};
+use tollgate::envoy::{CallPolicy, ChargeMode, Code, EnvoyRules};
 use tollgate::redis::{Config, RedisStore};
 use tollgate::{DenyCacheMode, EmbeddedStore, Limiter};
 use tollgate_core::testing::Rng;
@@ -85,7 +85,7 @@ async fn calls_are_answered_alike<S: Store + 'static>(limiter: Limiter<S>) {
     for (asked, expected) in steps {
         assert_eq!(told(&ask(&limiter, asked).await), *expected, "{asked:?}");
     }
-    let all = CallPolicy::default().charging(Charge::All);
+    let all = CallPolicy::default().charging(ChargeMode::All);
     for (asked, expected) in [
         ([d("hundred=z"), d("ten=z").hits(11)], "OVER: OK 99, OVER 0"),
         ([d("hundred=z"), d("ten=z").hits(0)], "OVER: OK 98, OVER 0"),
@@ -142,7 +142,8 @@ async fn one_refusal_charges_none_of_many_at_once<S: Store + 'static>(limiter: L
 }
 
 async fn charged_apart_each_limit_holds_of_many_at_once<S: Store + 'static>(limiter: Limiter<S>) {
-    let passed = call_from_many_tasks(&limiter, CallPolicy::default().charging(Charge::All)).await;
+    let passed =
+        call_from_many_tasks(&limiter, CallPolicy::default().charging(ChargeMode::All)).await;
 
     assert_eq!(passed.iter().sum::<u64>(), 10, "exactly the shared limit");
     for task in 0..8 {

@@ -3,7 +3,7 @@
 use tollgate::Store;
 use tollgate::Timestamp;
 use tollgate::envoy::{
-    Answer, Call, CallError, CallPolicy, Code, Descriptor, Entry, EnvoyRules, Override, Unit,
+    Call, CallError, CallPolicy, Code, Descriptor, Entry, EnvoyAnswer, EnvoyRules, Override, Unit,
 };
 use tollgate::{EmbeddedStore, Limiter};
 use tollgate_core::testing::ManualClock;
@@ -74,7 +74,7 @@ pub(crate) async fn ask_as<S: Store + 'static>(
     asked: &[TestDescriptor<'_>],
     hits: u32,
     policy: CallPolicy,
-) -> Result<Answer, CallError> {
+) -> Result<EnvoyAnswer, CallError> {
     let entries: Vec<Vec<Entry<'_>>> = asked.iter().map(|asked| entries(asked.entries)).collect();
     let descriptors: Vec<Descriptor<'_>> = asked
         .iter()
@@ -92,12 +92,12 @@ pub(crate) async fn ask_as<S: Store + 'static>(
 pub(crate) async fn ask<S: Store + 'static>(
     limiter: &Limiter<S>,
     asked: &[TestDescriptor<'_>],
-) -> Answer {
+) -> EnvoyAnswer {
     ask_as(limiter, asked, 0, CallPolicy::default()).await.unwrap()
 }
 
 /// The code of all, and `code remaining` of each: `OVER: OK 3, OVER 0`.
-pub(crate) fn told(answer: &Answer) -> String {
+pub(crate) fn told(answer: &EnvoyAnswer) -> String {
     let code = |code| if code == Code::Ok { "OK" } else { "OVER" };
     let each: Vec<String> = answer
         .statuses()

@@ -26,9 +26,9 @@ async fn over_tcp_and_a_unix_socket() {
 
     assert_eq!((count(&tcp).await, count(&unix).await), (1, 2));
     assert_eq!(missing(&tcp), None);
-    let health = Stats { connected: 1, noscript: 1, ..Stats::default() };
+    let health = RedisStats { connected: 1, noscript: 1, ..RedisStats::default() };
     assert_eq!(tcp.health(), health);
-    assert_eq!(unix.health(), Stats { noscript: 0, ..health });
+    assert_eq!(unix.health(), RedisStats { noscript: 0, ..health });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,7 +149,7 @@ async fn a_server_that_is_missing_is_waited_for() {
     let error = run(&link).await.unwrap_err();
     assert_failed(&error, StoreErrorKind::Unavailable, &Cause::NotConnected);
     assert_eq!(link.warnings(), []);
-    assert_eq!(link.health(), Stats::default());
+    assert_eq!(link.health(), RedisStats::default());
 
     server.restart().unwrap();
     assert_eq!(recovered(&link).await, 1);

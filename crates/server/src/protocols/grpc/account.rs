@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::time::Instant;
-use tollgate::envoy::{Answer, CallError, Code, Status};
+use tollgate::envoy::{CallError, Code, EnvoyAnswer, Status};
 
 use super::own_rules;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -71,7 +71,7 @@ pub(crate) fn record(
 ) {
     let answer = match answered {
         Ok(CallAnswer::Envoy(answer)) => answer,
-        Ok(CallAnswer::Rules(own)) => match (&own.said, own_rules::ask(asked)) {
+        Ok(CallAnswer::Rules(own)) => match (&own.admission, own_rules::ask(asked)) {
             (Ok(admission), Ok(ask)) => return server.record(protocol, &ask, admission),
             _ => return server.counts.add(protocol, Outcome::Error, 1),
         },
@@ -90,7 +90,7 @@ pub(crate) fn record(
     }
 }
 
-fn refusal(protocol: Protocol, asked: &RateLimitRequest, answer: &Answer) -> RefusalRecord {
+fn refusal(protocol: Protocol, asked: &RateLimitRequest, answer: &EnvoyAnswer) -> RefusalRecord {
     let by = answer.tightest();
     let place = |status: &Status| answer.statuses().iter().position(|it| std::ptr::eq(it, status));
     let descriptor = by.and_then(place).and_then(|place| asked.descriptors.get(place));

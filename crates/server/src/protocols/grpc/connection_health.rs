@@ -1,4 +1,4 @@
-//! Connection health: activity, memory, and when it has had enough time.
+//! Connection health: a connection's activity, its memory, and when it is to be closed.
 //!
 //! HTTP/2 lets a client use resources at no cost: by frames without a request, by bodies that do not
 //! arrive, by answers that it does not read. Each has a bound here. The connection's task checks it every
@@ -29,8 +29,8 @@ const PER_REQUEST: i64 = 8;
 /// Allowance per tick: pings of a client that only keeps its connection.
 const PER_TICK: i64 = 100;
 
-/// Bytes of bodies that a connection may have in memory: two of the longest, or as many as usual
-/// clients have streams.
+/// Bytes of bodies that a connection may have in memory: two of the longest
+/// messages, and ample for the streams of usual clients.
 pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
 
 /// Activity and memory of a connection.

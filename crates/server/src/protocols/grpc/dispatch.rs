@@ -111,7 +111,7 @@ impl Dispatch {
     ) -> Result<Response<tonic::body::Body>, Status> {
         let ConnectionContext { server, peer, local, .. } = &*self.connection;
         if let Some(token) = &server.settings.api_token
-            && !token.is(bearer(request.headers()).unwrap_or_default())
+            && !token.matches(bearer(request.headers()).unwrap_or_default())
         {
             let id = said_id(request.headers());
             server.failed_logins.record(Listener::Grpc, Some(*peer), id.as_deref());

@@ -1,7 +1,7 @@
 //! gRPC: Envoy's rate limit service, health and reflection.
 //!
 //! It turns bytes into a [`Call`](tollgate::envoy::Call) and an
-//! [`Answer`](tollgate::envoy::Answer) into bytes; the library decides. JSON ([`json`]) has the same
+//! [`EnvoyAnswer`](tollgate::envoy::EnvoyAnswer) into bytes; the library decides. JSON ([`json`]) has the same
 //! answers, at `/json`. `docs/envoy.md` compares both with the reference service.
 //!
 //! | File | Holds |

@@ -28,7 +28,7 @@ use super::wire::{self, LimitHeaders};
 #[derive(Debug)]
 pub(crate) struct RuleAnswer {
     /// The admission, or the attribute that cannot be used and the reason.
-    pub(crate) said: Result<Admission, String>,
+    pub(crate) admission: Result<Admission, String>,
     pub(crate) version: u64,
 }
 
@@ -58,9 +58,9 @@ pub(super) async fn decide<S: Store + 'static>(
     Ok(Box::new(match ask(asked) {
         Ok(ask) => {
             let admission = limiter.admit(&ask.cost(cost)).await;
-            RuleAnswer { version: admission.ruling().version(), said: Ok(admission) }
+            RuleAnswer { version: admission.ruling().version(), admission: Ok(admission) }
         }
-        Err(unclear) => RuleAnswer { version: limiter.rules().version(), said: Err(unclear) },
+        Err(unclear) => RuleAnswer { version: limiter.rules().version(), admission: Err(unclear) },
     }))
 }
 
@@ -133,7 +133,7 @@ impl RuleAnswer {
         asked: &RateLimitRequest,
         settings: &GrpcSettings,
     ) -> Result<RateLimitResponse, CallFailure> {
-        let admission = match &self.said {
+        let admission = match &self.admission {
             Ok(admission) => admission,
             Err(unclear) => {
                 let statuses = vec![status(Code::OverLimit, None, None); asked.descriptors.len()];

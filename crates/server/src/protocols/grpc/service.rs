@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate::Store;
-use tollgate::envoy::{Answer, Call, CallError, Descriptor, Entry, MAX_ENTRIES};
+use tollgate::envoy::{Call, CallError, Descriptor, Entry, EnvoyAnswer, MAX_ENTRIES};
 use tollgate::{Explanation, Limiter};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Response, Status};
@@ -83,7 +83,7 @@ impl<S: Store + 'static> RateLimits<S> {
         answered.map(CallAnswer::Envoy).map_err(CallFailure::Call)
     }
 
-    async fn decide_by_files(&self, asked: &RateLimitRequest) -> Result<Answer, CallError> {
+    async fn decide_by_files(&self, asked: &RateLimitRequest) -> Result<EnvoyAnswer, CallError> {
         let entries = entries(asked);
         let descriptors = descriptors(asked, &entries);
         let call = Call::new(&asked.domain, &descriptors).with_hits(asked.hits_addend);
@@ -94,7 +94,7 @@ impl<S: Store + 'static> RateLimits<S> {
 /// Explanation of a call.
 pub(crate) enum CallExplanation {
     /// By files of Envoy's.
-    Envoy(Answer),
+    Envoy(EnvoyAnswer),
     /// By our own rules.
     Rules(Explanation),
 }
@@ -156,7 +156,7 @@ fn bounded(asked: &RateLimitRequest) -> Result<(), CallError> {
 #[expect(clippy::large_enum_variant, reason = "nothing is allocated for the usual one")]
 pub(crate) enum CallAnswer {
     /// By files of Envoy's.
-    Envoy(Answer),
+    Envoy(EnvoyAnswer),
     /// By our own rules.
     Rules(Box<RuleAnswer>),
 }

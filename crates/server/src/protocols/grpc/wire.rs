@@ -2,7 +2,7 @@
 
 use prost_types::value::Kind;
 use prost_types::{Duration, ListValue, Struct, Value};
-use tollgate::envoy::{self, Answer, Code, Override, Status, Unit};
+use tollgate::envoy::{self, Code, EnvoyAnswer, Override, Status, Unit};
 
 use super::proto::envoy::config::core::v3::HeaderValue;
 use super::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -23,7 +23,7 @@ pub(super) fn limit(limit: &RateLimitOverride) -> Override {
 /// The message of an answer.
 pub(super) fn response(
     asked: &RateLimitRequest,
-    answer: &Answer,
+    answer: &EnvoyAnswer,
     settings: &GrpcSettings,
 ) -> RateLimitResponse {
     let tightest = answer.tightest().and_then(LimitHeaders::new);
@@ -71,7 +71,7 @@ pub(super) const fn code(code: Code) -> response::Code {
     }
 }
 
-fn status(answer: &Answer, status: &Status) -> response::DescriptorStatus {
+fn status(answer: &EnvoyAnswer, status: &Status) -> response::DescriptorStatus {
     let current_limit = status.limit.map(|limit| response::RateLimit {
         requests_per_unit: limit.requests_per_unit(),
         unit: unit(limit.unit()).into(),

@@ -146,7 +146,7 @@ fn allowed(server: &ServerState, call: &HttpCall, needs: TokenPolicy) -> Result<
     match &server.settings.api_token {
         Some(token) => {
             let said = bearer(call.request.headers()).unwrap_or_default();
-            if token.is(said) {
+            if token.matches(said) {
                 return Ok(());
             }
             server.failed_logins.record(Listener::Http, Some(call.peer), Some(&call.id));

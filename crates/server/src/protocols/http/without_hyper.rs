@@ -137,7 +137,7 @@ impl<'b> WholeRequest<'b> {
     /// Decides the request; `None` leaves it to hyper, which answers errors.
     async fn judge(&self, server: &ServerState) -> Option<Admission> {
         if let Some(expected) = &server.settings.api_token
-            && !expected.is(self.authorization.and_then(token).unwrap_or_default())
+            && !expected.matches(self.authorization.and_then(token).unwrap_or_default())
         {
             return None;
         }

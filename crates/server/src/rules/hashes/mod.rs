@@ -12,8 +12,9 @@ mod table;
 use std::sync::Arc;
 
 use tokio::sync::Mutex;
-use tollgate::redis::{Config, RedisValue};
+use tollgate::redis::Config;
 use tollgate::rules::Format;
+use tollgate_redis::RedisValue;
 
 use self::rule::{Fields, unquoted};
 use self::table::{KnownHashes, Rows, rule_set};

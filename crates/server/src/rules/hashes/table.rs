@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate::RuleSet;
-use tollgate::redis::RedisValue;
 use tollgate::rules::RuleError;
 use tollgate::rules::bounds::MAX_RULES;
 use tollgate::rules::declaration::{Declaration, Domain};
+use tollgate_redis::RedisValue;
 
 use super::rule::{FIELDS, Fields, MAX_FIELD};
 use crate::rules::RulesError;
