@@ -16,8 +16,11 @@ pub(crate) fn secret() -> [u8; 16] {
     bits.to_le_bytes()
 }
 
-/// Draws a duration from the range, uniformly. An inverted range yields its start.
+/// Draws a duration from the range, uniformly. An empty or inverted range yields its start.
 pub(crate) fn within(range: &RangeInclusive<Duration>) -> Duration {
+    if range.end() <= range.start() {
+        return *range.start();
+    }
     let width = range.end().saturating_sub(*range.start()).as_micros();
     let width = u64::try_from(width).unwrap_or(u64::MAX).saturating_add(1);
     let offset = bits().checked_rem(width).unwrap_or(0);
@@ -45,5 +48,20 @@ impl IdGenerator {
     /// The bits that all ids of this process share.
     pub(crate) fn process(&self) -> u128 {
         u128::from(self.process) << 64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_drawn_from_the_whole_range() {
+        let (one, three) = (Duration::from_micros(1), Duration::from_micros(3));
+        let drawn: std::collections::BTreeSet<Duration> =
+            (0..1_000).map(|_| within(&(one..=three))).collect();
+        assert_eq!(drawn.iter().map(Duration::as_micros).collect::<Vec<_>>(), [1, 2, 3]);
+        assert_eq!((within(&(one..=one)), within(&(three..=one))), (one, three));
+        assert!(within(&(Duration::ZERO..=Duration::MAX)) <= Duration::MAX);
     }
 }

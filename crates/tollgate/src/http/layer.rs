@@ -20,7 +20,6 @@ use super::attributes::{AttributeFn, AttributeText, CostFn, PeerFrom};
 use super::client::Trust;
 use super::fields::{LegacyReset, RateLimitFields, ResponseFields, add_retry_after};
 use super::inner_call::record_ruling;
-use super::jitter::Jitter;
 use super::refusal::{Refusal, RefusalKind, RespondFn};
 use super::request_permits::{BodyPermits, RequestPermits};
 use super::rulings::{LimiterDomain, Rulings};
@@ -31,8 +30,12 @@ use super::wait_limit::{WaitLimit, WaitSlot};
 use crate::decision::{Intent, Plan};
 #[cfg(feature = "macros")]
 use crate::function::AnyLimiter;
+use crate::random;
 use crate::wait::ReservedPlace;
 use crate::{Admission, Limiter, Permits, Reason, Ruling};
+
+/// The most jitter: a day. A longer time would turn clients away rather than spread them out.
+const MAX_JITTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Limits incoming requests by the rules of a domain. Clones share everything.
 ///
@@ -89,7 +92,7 @@ pub(super) struct Config<S> {
     /// The limiter for functions behind the layer, if it provides one.
     #[cfg(feature = "macros")]
     pub(super) provides: Option<Arc<dyn AnyLimiter>>,
-    jitter: Jitter,
+    jitter: Duration,
     patience: Duration,
     wait_limit: WaitLimit,
     reader: ArcSwap<RequestReader>,
@@ -113,7 +116,7 @@ impl<S: Store + 'static> LimitLayer<S> {
             ratelimit_fields: RateLimitFields::default(),
             #[cfg(feature = "macros")]
             provides: None,
-            jitter: Jitter::default(),
+            jitter: Duration::ZERO,
             patience: Duration::ZERO,
             wait_limit: WaitLimit::default(),
             reader: ArcSwap::from_pointee(RequestReader::none()),
@@ -222,7 +225,7 @@ impl<S: Store + 'static> LimitLayer<S> {
     /// `Retry-After`, each `t`, `X-RateLimit-Reset` and gRPC's `RetryInfo` of one response get the same
     /// delay. None is ever earlier than the exact time, and no `t` later than `Retry-After`.
     pub fn jitter(self, most: Duration) -> Self {
-        self.edit(|config| config.jitter = Jitter::up_to(most))
+        self.edit(|config| config.jitter = most.min(MAX_JITTER))
     }
 
     /// Lets requests wait up to this long for a place in the future instead of refusing them. Zero by
@@ -374,6 +377,11 @@ impl<S: Store + 'static> Config<S> {
         (slot, patience)
     }
 
+    /// The jitter of one response.
+    fn delay(&self) -> Duration {
+        random::within(&(Duration::ZERO..=self.jitter))
+    }
+
     /// Prepares a request that passes: its fields, and the ruling in its extensions.
     pub(super) fn pass(
         &self,
@@ -382,7 +390,7 @@ impl<S: Store + 'static> Config<S> {
         reader: &RequestReader,
         extensions: &mut Extensions,
     ) -> PassedRequest {
-        let fields = self.fields(ruling, reader, self.jitter.draw());
+        let fields = self.fields(ruling, reader, self.delay());
         record_ruling(self.limiter.identity(), &self.domain, ruling);
         let left = self.leaves_rulings || self.limiter.has_scopes();
         Rulings::leave(extensions, &self.limiter_domain, left.then(|| Arc::new(ruling.clone())));
@@ -396,7 +404,7 @@ impl<S: Store + 'static> Config<S> {
         reader: &RequestReader,
         parts: &Parts,
     ) -> Response<Bytes> {
-        let later = self.jitter.draw();
+        let later = self.delay();
         let refusal = Refusal::judged(ruling, later, parts);
         self.respond(&refusal, self.fields(ruling, reader, later))
     }

@@ -49,7 +49,7 @@
 //! | `layer`, `service`, `body` | the layer, its service, and the body that holds permits |
 //! | `rulings` | rulings in a request's extensions, so that nested layers charge once |
 //! | `request_permits` | permits in a request's extensions, for work that outlives the response |
-//! | `policies`, `fields`, `jitter` | `RateLimit` and related fields |
+//! | `policies`, `fields` | `RateLimit` and related fields |
 //! | `refusal`, `problem`, `grpc` | responses to refused requests |
 //! | `refusal_report` | `Retry-After` and what else a response says of a refusal |
 //! | `inner_call`, `scope`, `refused`, `not_locked` | scopes and responses of functions under `#[limit]` and `#[lock]` |
@@ -65,7 +65,6 @@ mod fields;
 mod forwarded;
 mod grpc;
 mod inner_call;
-mod jitter;
 mod layer;
 #[cfg(feature = "macros")]
 mod not_locked;
