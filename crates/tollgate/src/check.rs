@@ -6,10 +6,12 @@
 use tollgate_core::{Cost, Key, Limit, Need, Op, Store};
 
 use crate::admission::Admission;
+use crate::decision::keys::{self, TaggedKey};
 use crate::decision::{
-    ChargePolicy, DecidingRules, Intent, Origin, Plan, Reason, Ruling, counts_holders, keys,
+    ChargePolicy, DecidingRules, Intent, Origin, Plan, Reason, Ruling, counts_holders,
 };
 use crate::limiter::Limiter;
+use crate::permits::Permits;
 use crate::wait::GateError;
 
 impl<S: Store + 'static> Limiter<S> {
@@ -25,7 +27,7 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         cost: Cost,
     ) -> Result<Admission, GateError> {
-        self.check_key(&keys::tagged(keys::THROTTLE, key)?, limit, cost).await
+        self.check_key(keys::THROTTLE, key, limit, cost).await
     }
 
     /// Decides as [`Limiter::throttle`] does, within the call, on a store in this process. `None`,
@@ -40,41 +42,44 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         cost: Cost,
     ) -> Result<Option<Admission>, GateError> {
-        let key = keys::tagged(keys::THROTTLE, key)?;
-        let rules = DecidingRules::Rules(self.rules());
-        let plan = plan_key(&rules, &key, limit, cost)?;
-        let mut ruling = Ruling::of(&plan);
-        let permits = self.run_now(&plan, None, &mut ruling);
-        Ok(permits.map(|permits| Admission { ruling, permits }))
+        let mut bytes = TaggedKey::new();
+        let mut plan = Plan::empty(&DecidingRules::None, Intent::CHARGE, Reason::NoRule);
+        fill(&mut plan, keys::tagged(keys::THROTTLE, key, &mut bytes)?, limit, cost)?;
+        let mut admission = Admission { ruling: Ruling::of(&plan), permits: Permits::none() };
+        let Some(permits) = self.run_now(&plan, None, &mut admission.ruling) else {
+            return Ok(None);
+        };
+        admission.permits = permits;
+        Ok(Some(admission))
     }
 
-    /// Charges one counter, by its full name.
+    /// Charges one counter, by the kind and the bytes of its key.
     pub(crate) async fn check_key(
         &self,
+        kind: u8,
         key: &[u8],
         limit: &Limit,
         cost: Cost,
     ) -> Result<Admission, GateError> {
-        let rules = DecidingRules::Rules(self.rules());
-        let plan = plan_key(&rules, key, limit, cost)?;
+        let mut bytes = TaggedKey::new();
+        let mut plan = Plan::empty(&DecidingRules::None, Intent::CHARGE, Reason::NoRule);
+        fill(&mut plan, keys::tagged(kind, key, &mut bytes)?, limit, cost)?;
         let mut ruling = Ruling::of(&plan);
         let permits = self.run(&plan, None, &mut ruling).await;
         Ok(Admission { ruling, permits })
     }
 }
 
-/// The plan of one charge on a counter without rules.
-fn plan_key<'p>(
-    rules: &'p DecidingRules,
-    key: &'p [u8],
+/// Adds the charge of a counter without rules.
+fn fill<'p>(
+    plan: &mut Plan<'p>,
+    key: Key<'p>,
     limit: &'p Limit,
     cost: Cost,
-) -> Result<Plan<'p>, GateError> {
+) -> Result<(), GateError> {
     if counts_holders(limit) {
         return Err(GateError::CountsHolders);
     }
-    let mut plan = Plan::empty(rules, Intent::CHARGE, Reason::NoRule);
-    let policy = ChargePolicy::new(Origin::Key);
-    plan.push(Key::new(key)?, limit, Op::Take(cost), Need::Must, policy);
-    Ok(plan)
+    plan.push(key, limit, Op::Take(cost), Need::Must, ChargePolicy::new(Origin::Key));
+    Ok(())
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tollgate_core::rule::{Ask, Judgement, KeySecret, RuleSet};
-use tollgate_core::{Cost, Key, KeyError, Limit, Store};
+use tollgate_core::{Cost, Key, Limit, Store};
 use tollgate_embedded::EmbeddedStore;
 
 use crate::admission::Admission;
@@ -238,7 +238,7 @@ impl<S: Store + 'static> Limiter<S> {
         limit: &Limit,
         cost: Cost,
     ) -> Result<Admission, GateError> {
-        self.check_key(&chosen(key.as_ref())?, limit, cost).await
+        self.check_key(keys::CHOSEN, Key::new(&key)?.as_bytes(), limit, cost).await
     }
 
     /// Creates a gate: a counter with a key of your choice, at which callers wait; see [`Gate`].
@@ -263,7 +263,9 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// When the key is empty or too long, or the limit counts holders.
     pub fn gate(&self, key: impl AsRef<[u8]>, limit: Limit) -> Result<Gate<S>, GateError> {
-        let key = chosen(key.as_ref())?.into_boxed_slice();
+        let mut bytes = keys::TaggedKey::new();
+        keys::tagged(keys::CHOSEN, Key::new(&key)?.as_bytes(), &mut bytes)?;
+        let key = bytes.into_boxed_slice();
         let counter = OwnedCounter { key, limit, partition: None };
         let shared = &self.shared;
         Gate::new(Arc::clone(&shared.runner), shared.background.clone(), counter)
@@ -405,12 +407,6 @@ pub(crate) fn replace_older<T>(
         present if present >= offered => Err(StaleRules { present, offered }),
         present => Ok(present),
     }
-}
-
-/// Puts a key of the caller's choice into a name space of its own.
-pub(crate) fn chosen(key: &[u8]) -> Result<keys::TaggedKey, KeyError> {
-    Key::new(key)?;
-    keys::tagged(keys::CHOSEN, key)
 }
 
 impl<S> Clone for Limiter<S> {

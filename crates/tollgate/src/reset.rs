@@ -69,10 +69,11 @@ impl<S: Store + 'static> Limiter<S> {
     ///
     /// When the key is too long, or the store did not answer.
     pub async fn reset_throttle(&self, key: &[u8]) -> Result<bool, ResetError> {
-        let key = keys::tagged(keys::THROTTLE, key).map_err(GateError::from)?;
+        let mut bytes = keys::TaggedKey::new();
+        let key = keys::tagged(keys::THROTTLE, key, &mut bytes).map_err(GateError::from)?;
         let quota = Quota::new(1, std::time::Duration::from_secs(1));
         let limit = quota.ok().and_then(|quota| Limit::new(TokenBucket, quota).ok());
-        let (Ok(key), Some(limit)) = (Key::new(&key), limit) else { return Ok(false) };
+        let Some(limit) = limit else { return Ok(false) };
         Ok(self.give_back(key, &limit, None).await? > 0)
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct Debts {
     count: AtomicUsize,
 }
 
-/// Tells whether a counter that the outage fallback answers for has a debt.
+/// True if a counter that the outage fallback answers for has a debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DebtTracking {
     /// The request opened it.

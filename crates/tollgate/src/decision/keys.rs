@@ -24,13 +24,15 @@ pub(crate) const THROTTLE: u8 = b't';
 /// The bytes of a key. Most keys are short, and need no allocation.
 pub(crate) type TaggedKey = SmallVec<[u8; 64]>;
 
-/// The key of this kind with these bytes.
-pub(crate) fn tagged(kind: u8, key: &[u8]) -> Result<TaggedKey, KeyError> {
-    let mut bytes = TaggedKey::new();
+/// Writes the key of this kind with these bytes.
+pub(crate) fn tagged<'b>(
+    kind: u8,
+    key: &[u8],
+    bytes: &'b mut TaggedKey,
+) -> Result<Key<'b>, KeyError> {
     bytes.push(kind);
     bytes.extend_from_slice(key);
-    Key::new(&bytes)?;
-    Ok(bytes)
+    Key::new(bytes.as_slice())
 }
 
 /// The key of a once-marker: a counter of one, which records that something happened.

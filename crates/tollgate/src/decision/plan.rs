@@ -126,6 +126,8 @@ pub(crate) enum Set {
 /// The rules behind a ruling: those of the version that decided.
 #[derive(Clone, Debug)]
 pub(crate) enum DecidingRules {
+    /// None: the plan charges keys that the caller chose.
+    None,
     /// The limiter's rules.
     Rules(Arc<RuleSet>),
     /// The limiter's rules and those of a function.
@@ -138,6 +140,7 @@ pub(crate) enum DecidingRules {
 impl DecidingRules {
     pub(crate) fn version(&self) -> u64 {
         match self {
+            Self::None => 0,
             Self::Rules(rules) | Self::WithFunction(rules, _) => rules.version(),
             Self::Envoy(rules) => rules.version(),
         }
@@ -148,7 +151,7 @@ impl DecidingRules {
     pub(crate) const fn rules(&self) -> Option<&Arc<RuleSet>> {
         match self {
             Self::Rules(rules) | Self::WithFunction(rules, _) => Some(rules),
-            Self::Envoy(_) => None,
+            Self::None | Self::Envoy(_) => None,
         }
     }
 

@@ -10,8 +10,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tollgate_core::rule::Ask;
 use tollgate_core::rule::declaration::OnOutage;
-use tollgate_core::rule::{Ask, RuleSet};
 use tollgate_core::{
     Answer, Charge, Cost, Decision, Limit, Need, Op, Request, Retry, Store, StoreError,
     StoreErrorKind, Timestamp, Verdict,
@@ -45,7 +45,6 @@ pub(crate) struct Runner<S> {
     silent: AtomicBool,
     pub(crate) fallback: OutageFallback,
     once: Limit,
-    no_rules: DecidingRules,
     pub(crate) counts: RunnerCounts,
 }
 
@@ -163,7 +162,6 @@ impl<S: Store> Runner<S> {
             silent: AtomicBool::new(false),
             fallback,
             once: once_within(SETTLEMENT_KNOWN),
-            no_rules: DecidingRules::Rules(Arc::new(RuleSet::empty())),
             counts: RunnerCounts::default(),
         }
     }
@@ -268,7 +266,7 @@ impl<S: Store> Runner<S> {
 
     /// The plan of one operation on a counter without rules.
     fn plan_of<'p>(&'p self, counter: &'p OwnedCounter, op: Op) -> Plan<'p> {
-        let mut plan = Plan::empty(&self.no_rules, Intent::CHARGE, Reason::NoRule);
+        let mut plan = Plan::empty(&DecidingRules::None, Intent::CHARGE, Reason::NoRule);
         if let Some(key) = counter.key() {
             plan.push(key, &counter.limit, op, Need::Must, ChargePolicy::new(Origin::Key));
         }

@@ -116,7 +116,7 @@ impl RequestReader {
     /// The reader before the first request. Its rules belong to no limiter.
     pub(super) fn none() -> Self {
         Self {
-            rules: DecidingRules::Rules(Arc::new(RuleSet::empty())),
+            rules: DecidingRules::None,
             edition: 0,
             wants_parts: false,
             attributes: Vec::new(),
