@@ -21,6 +21,10 @@ pub fn digits(number: i64, out: &mut Vec<u8>) {
 /// `:7`
 #[inline]
 pub fn integer(number: i64, out: &mut Vec<u8>) {
+    // Most are one digit, and half as dear in one piece.
+    if let Some(digit) = u8::try_from(number).ok().filter(|digit| *digit < 10) {
+        return out.extend_from_slice(&[b':', b'0' | digit, b'\r', b'\n']);
+    }
     out.push(b':');
     digits(number, out);
     out.extend_from_slice(b"\r\n");

@@ -295,20 +295,24 @@ fn throttle(
     let numbers = (2..words.1.len()).map(|at| nth(words, at));
     let ThreadScratch { limits, allowed, refused, shown } = scratch;
     let throttle = Throttle::read(numbers, limits)?;
-    let admission = server.limiter.throttle_now(key, throttle.limit, throttle.quantity);
-    let Some(admission) = admission.map_err(|error| format!("ERR {error}"))? else {
-        return Ok(AfterCommand::Ask(StoreCommand::Throttle {
-            key: key.into(),
-            limit: Box::new(*throttle.limit),
-            quantity: throttle.quantity,
-        }));
+    let decided = server.limiter.throttle_now(key, throttle.limit, throttle.quantity);
+    let admission = match &decided {
+        Ok(Some(admission)) => admission,
+        Ok(None) => {
+            return Ok(AfterCommand::Ask(StoreCommand::Throttle {
+                key: key.into(),
+                limit: Box::new(*throttle.limit),
+                quantity: throttle.quantity,
+            }));
+        }
+        Err(error) => return Err(format!("ERR {error}")),
     };
-    answer_throttle(&throttle, &admission, out)?;
+    answer_throttle(&throttle, admission, out)?;
     if admission.passes() {
         *allowed = allowed.wrapping_add(1);
     } else {
         *refused = refused.wrapping_add(1);
-        shown.get_or_insert_with(|| Box::new(refusal(key, &admission)));
+        shown.get_or_insert_with(|| Box::new(refusal(key, admission)));
     }
     Ok(AfterCommand::Answered)
 }

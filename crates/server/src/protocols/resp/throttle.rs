@@ -57,7 +57,10 @@ impl<'l> Throttle<'l> {
         if !(3..=4).contains(&numbers.len()) {
             return Err(USAGE.to_owned());
         }
-        let mut next = || numbers.next().map_or(Ok(1), read_integer);
+        let mut next = || match numbers.next() {
+            Some(text) => read_integer(text),
+            None => Ok(1),
+        };
         let terms = [next()?, next()?, next()?];
         let quantity = u64::try_from(next()?).map_err(|_| wrong("the quantity is negative"))?;
         let limit = limits.limit(terms)?;
@@ -134,11 +137,18 @@ fn wrong(why: &str) -> ThrottleError {
 #[inline]
 fn read_integer(text: &[u8]) -> Result<i64, ThrottleError> {
     // Nearly all are short and plain.
-    if (1..=9).contains(&text.len()) && text.iter().all(u8::is_ascii_digit) {
-        return Ok(text.iter().fold(0, |sum: i64, digit| {
-            sum.wrapping_mul(10).wrapping_add(i64::from(digit.wrapping_sub(b'0')))
-        }));
+    let add = |sum: i64, byte: &u8| {
+        let digit = byte.wrapping_sub(b'0');
+        (digit < 10).then(|| sum.wrapping_mul(10).wrapping_add(i64::from(digit)))
+    };
+    match text.iter().try_fold(0, add) {
+        Some(number) if (1..=9).contains(&text.len()) => Ok(number),
+        _ => read_any_integer(text),
     }
+}
+
+#[cold]
+fn read_any_integer(text: &[u8]) -> Result<i64, ThrottleError> {
     let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| {
         wrong(&format!("Couldn't parse as integer: {}", String::from_utf8_lossy(text)))
