@@ -16,7 +16,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, Uri};
 use axum::routing::post;
-use tollgate::http::LimitLayer;
+use tollgate::http::ScopeLayer;
 use tollgate::{EmbeddedStore, Limiter, Refused, limit, scope};
 use tollgate_bench::at_once;
 use tollgate_bench::count::{Case, KEYS, counted, keys, run, store, users};
@@ -60,7 +60,7 @@ async fn login() -> Result<&'static str, Refused> {
 /// reached, an address comes four times, then another one.
 fn readme(requests: u64) {
     let limiter = Limiter::new(EmbeddedStore::new());
-    let layer = LimitLayer::new(limiter, "shop").only_scope();
+    let layer = ScopeLayer::new(limiter);
     let mut app = Router::new().route("/login", post(login)).layer(layer);
     let mut passes = |number| {
         let mut request = Request::new(Body::empty());

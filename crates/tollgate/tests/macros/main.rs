@@ -21,6 +21,7 @@ mod http;
 mod lints;
 mod once;
 mod permits;
+mod readme;
 mod redis;
 mod rule;
 mod scopes;
