@@ -66,7 +66,7 @@ impl FailedLogins {
         }
     }
 
-    /// Tells whether an address may still try at the admin listener.
+    /// True if an address may still try at the admin listener.
     pub(crate) fn may_try(&self, address: IpAddr) -> bool {
         self.admin.has_room(&key(address))
     }

@@ -25,7 +25,7 @@ impl LocalLimit {
         self.charge(key, Op::Take(1))
     }
 
-    /// Tells whether one more would pass.
+    /// True if one more would pass.
     pub(crate) fn has_room(&self, key: &str) -> bool {
         self.charge(key, Op::Peek(1))
     }

@@ -114,7 +114,7 @@ impl ServerState {
         }
     }
 
-    /// Tells whether the server is stopping.
+    /// True if the server is stopping.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -129,17 +129,17 @@ impl ServerState {
         self.draining.store(true, Ordering::Relaxed);
     }
 
-    /// Tells whether requests are refused because no rules were ever loaded.
+    /// True if requests are refused because no rules were ever loaded.
     pub fn refuses_all(&self) -> bool {
         self.settings.without_rules == WithoutRules::Refuse && self.rules.are_missing()
     }
 
-    /// Tells whether Envoy's calls are refused because no rules were ever loaded.
+    /// True if Envoy's calls are refused because no rules were ever loaded.
     pub fn refuses_envoy(&self) -> bool {
         self.settings.without_rules == WithoutRules::Refuse && self.envoy.are_missing()
     }
 
-    /// Tells whether a call about this domain is refused because our own rules were never loaded: they may
+    /// True if a call about this domain is refused because our own rules were never loaded: they may
     /// define the domain.
     pub(crate) fn refuses_envoy_in(&self, domain: &str) -> bool {
         self.refuses_all() && !self.limiter.envoy_rules().has_domain(domain)

@@ -51,7 +51,7 @@ impl AnyStore {
         }
     }
 
-    /// Tells whether the store answers, as far as is known.
+    /// True if the store answers, as far as is known.
     pub fn is_up(&self) -> bool {
         match self {
             Self::Embedded(_) => true,

@@ -258,7 +258,7 @@ impl PemBytes {
     }
 }
 
-/// Tells whether users other than the owner and the group may read or write the file.
+/// True if users other than the owner and the group may read or write the file.
 fn is_open_to_others(path: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o006 != 0)

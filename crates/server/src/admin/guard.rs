@@ -76,7 +76,7 @@ fn same_site(headers: &HeaderMap) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Tells whether the host is a loopback address or `localhost`. Any other name may be an attacker's, whose
+/// True if the host is a loopback address or `localhost`. Any other name may be an attacker's, whose
 /// DNS points it here.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()) else { return false };

@@ -246,7 +246,7 @@ fn lasting(span: Duration) -> String {
     }
 }
 
-/// Tells whether a name matches a pattern, in which * is any text and ? any character.
+/// True if a name matches a pattern, in which * is any text and ? any character.
 fn matches(pattern: &str, name: &str) -> bool {
     let name: Vec<char> = name.chars().collect();
     // Lengths of the beginnings of the name that the pattern matches so far.

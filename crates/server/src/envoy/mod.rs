@@ -79,7 +79,7 @@ impl EnvoyRuleSource {
         self.state().files.clone()
     }
 
-    /// Tells whether rules are configured, and none were ever loaded.
+    /// True if rules are configured, and none were ever loaded.
     pub fn are_missing(&self) -> bool {
         self.missing.load(Ordering::Relaxed)
     }

@@ -50,7 +50,7 @@ impl ConnectionPhase {
         self.0.store(AT_REST, Ordering::Relaxed);
     }
 
-    /// Tells whether a deadline ended the connection.
+    /// True if a deadline ended the connection.
     pub(crate) fn timed_out(&self) -> bool {
         self.0.load(Ordering::Relaxed) == TIMED_OUT
     }
@@ -92,7 +92,7 @@ impl<S> DeadlineStream<S> {
         self.ahead = bytes;
     }
 
-    /// Tells whether `due` has passed, or else wakes the task then.
+    /// True if `due` has passed; otherwise it wakes the task then.
     fn is_late(&mut self, due: Instant, context: &mut Context<'_>) -> bool {
         if self.timer.deadline() > due {
             self.timer.as_mut().reset(due);

@@ -125,7 +125,8 @@ impl StopSignal {
         Self { server, told: Box::pin(told), listens: false }
     }
 
-    /// Tells whether the server stops, or else wakes the task when it does. Must not be called again after that.
+    /// True if the server stops; otherwise it wakes the task when it does. Must not be called again after
+    /// that.
     pub(crate) fn is_now(&mut self, context: &mut Context<'_>) -> bool {
         if self.listens && !self.server.is_draining() {
             return false;

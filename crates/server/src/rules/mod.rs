@@ -185,7 +185,7 @@ impl RuleSource {
         }
     }
 
-    /// Tells whether rules are configured, and none were ever loaded.
+    /// True if rules are configured, and none were ever loaded.
     pub fn are_missing(&self) -> bool {
         self.missing.load(Ordering::Relaxed)
     }

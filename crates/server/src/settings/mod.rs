@@ -358,7 +358,7 @@ impl Settings {
         Self { listen: PerListener::new(|_| free), ..Self::default() }
     }
 
-    /// Tells whether counters are in this process.
+    /// True if counters are in this process.
     pub fn is_embedded(&self) -> bool {
         self.store.expose() == "embedded"
     }

@@ -87,7 +87,7 @@ pub(crate) fn begun() -> Vec<u8> {
     [greeting(&[]), frame(HEADERS, END_HEADERS, 1, &head())].concat()
 }
 
-/// Tells whether an answer begins in these bytes.
+/// True if an answer begins in these bytes.
 pub(crate) fn has_head(bytes: &[u8]) -> bool {
     frames(bytes).iter().any(|(kind, ..)| *kind == HEADERS)
 }

@@ -107,7 +107,7 @@ pub(crate) fn until_waiting(redis: &RedisServer, name: &str, count: i64) {
     });
 }
 
-/// Tells whether a process exists and is no zombie.
+/// True if a process exists and is no zombie.
 pub(crate) fn lives(id: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.starts_with(" Z"))

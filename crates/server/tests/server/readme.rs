@@ -25,7 +25,7 @@ fn console(page: &str, heading: usize) -> (String, Vec<String>) {
     (commands, printed)
 }
 
-/// Tells whether a line matches the page, where `…` stands for anything.
+/// True if a line matches the page, where `…` stands for anything.
 fn is_like(line: &str, shown: &str) -> bool {
     let mut parts = shown.split('…');
     let first = line.strip_prefix(parts.next().unwrap());

@@ -94,7 +94,7 @@ impl Signals {
     }
 }
 
-/// Tells whether a signal is passed on to the command. A stop signal is not: a stopped command would hold
+/// True if a signal is passed on to the command. A stop signal is not: a stopped command would hold
 /// the lock for ever.
 pub(super) fn is_passed_on(signal: Signal, foreground: bool) -> bool {
     signal != Signal::TSTP && !(foreground && FROM_THE_TERMINAL.contains(&signal))

@@ -32,12 +32,12 @@ impl InFlightCall {
         Self { server, may_give_back, began: Instant::now(), ended: AtomicBool::new(false) }
     }
 
-    /// Tells whether this client may refund hits.
+    /// True if this client may refund hits.
     pub(super) const fn may_give_back(&self) -> bool {
         self.may_give_back
     }
 
-    /// Tells whether calls about this domain are refused because no rules were ever loaded.
+    /// True if calls about this domain are refused because no rules were ever loaded.
     pub(super) fn refuses(&self, domain: &str) -> bool {
         self.server.refuses_envoy_in(domain)
     }

@@ -40,7 +40,7 @@ impl RequestBody {
         Self { body, health, patience, timer: None, held: 0 }
     }
 
-    /// Tells whether the deadline has passed, or else wakes the task then.
+    /// True if the deadline has passed; otherwise it wakes the task then.
     fn is_late(&mut self, context: &mut Context<'_>) -> bool {
         let (BodyDeadline::Whole(patience) | BodyDeadline::Silence(patience)) = self.patience;
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));

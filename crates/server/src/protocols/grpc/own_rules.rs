@@ -43,7 +43,7 @@ const GIVING_BACK: &str =
 const COSTS: &str =
     "the descriptors of this domain describe one request and must have the same hits_addend";
 
-/// Tells whether our rules have this domain, and Envoy's do not.
+/// True if our rules have this domain, and Envoy's do not.
 pub(super) fn has_domain<S: Store + 'static>(limiter: &Limiter<S>, domain: &str) -> bool {
     // In this order, as most servers have Envoy's alone, and then there is nothing to look through.
     limiter.rules().has_domain(domain) && !limiter.envoy_rules().has_domain(domain)

@@ -245,7 +245,7 @@ pub(crate) const NO_RULES: &str = "no rules have been loaded yet";
 pub(crate) const GIVES_BACK: &str =
     "is_negative_hits refunds charges: off loopback it needs --api-token";
 
-/// Tells whether a request asks for a refund.
+/// True if a request asks for a refund.
 pub(crate) fn gives_back(asked: &RateLimitRequest) -> bool {
     asked.descriptors.iter().any(|descriptor| descriptor.is_negative_hits)
 }

@@ -83,7 +83,7 @@ impl Fields {
         self.get("id")
     }
 
-    /// Tells whether no field is there: then the hash is not a rule.
+    /// True if no field is there: then the hash is not a rule.
     pub(crate) fn are_empty(&self) -> bool {
         self.0.iter().all(Option::is_none)
     }
