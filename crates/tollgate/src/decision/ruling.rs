@@ -210,7 +210,8 @@ impl Ruling {
         self.answer.at
     }
 
-    /// The version of the rules that decided.
+    /// The version of the rules that decided; 0 for a counter without rules
+    /// ([`Limiter::check`](crate::Limiter::check)).
     pub fn version(&self) -> u64 {
         self.rules.version()
     }

@@ -134,8 +134,8 @@ impl<S: Store + 'static> Limiter<S> {
                 _ => (Intent::CHARGE, policy.on_outage),
             };
             let (own, plan) = matched.plan(rules, intent, on_outage, |at, _| at == i);
+            plans.extend((!own.is_empty()).then_some(plan));
             indices.extend(own);
-            plans.extend(Some(plan).filter(|plan| !plan.charges.is_empty()));
         }
         let uncharged = matched.plan(rules, Intent::CHARGE, OnOutage::Local, |_, _| false).1;
         let (mut statuses, mut ruling) = (matched.statuses(), Ruling::of(&uncharged));
