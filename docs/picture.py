@@ -58,7 +58,7 @@ def draw(cases):
         f"<style>{STYLE}</style>",
         '<text id="title" class="head" x="16" y="28">Speed of Tollgate relative to its peers</text>',
         '<text id="note" class="soft" x="16" y="50">Above 1, Tollgate is faster. Each pair in one run, '
-        "on one two-core machine; logarithmic scale.</text>",
+        "on two cores; logarithmic scale.</text>",
     ]
     for mark in (0.25, 0.5, 1, 2, 5, 10, 20, 50):
         if low <= math.log(mark) <= high:
