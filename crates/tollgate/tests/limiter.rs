@@ -331,6 +331,28 @@ async fn a_check_needs_no_rules_and_meets_no_rule() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_decision_within_the_call_is_the_awaited_one_and_counts_as_one() {
+    let limit = Limit::new(TokenBucket, "2 per 1m".parse().unwrap()).unwrap();
+    let rules = || rules(1, [log(rule("all", &[], &["1 per 1h"]))]);
+    let limiter = limiter(rules());
+
+    let first = limiter.throttle_now(b"", &limit, 1).unwrap().unwrap();
+    let second = limiter.throttle(b"", &limit, 1).await.unwrap();
+    let third = limiter.throttle_now(b"", &limit, 1).unwrap().unwrap();
+    assert_eq!([&first, &second, &third].map(|admission| admission.passes()), [true, true, false]);
+    assert_eq!((third.retry_after(), third.ruling().version()), (Some(Duration::from_secs(30)), 0));
+    assert!(limiter.throttle_now(&[0; 1024], &limit, 1).is_err(), "a byte too long with its kind");
+    let stats = limiter.stats();
+    assert_eq!((stats.admitted, stats.refused), (2, 1));
+
+    let store = StoreConnection::to(&backend());
+    let remote = Limiter::builder(store.clone()).rules(rules()).build();
+    assert!(remote.throttle_now(b"", &limit, 1).unwrap().is_none());
+    assert!(remote.admit_now(&user("a"), Duration::ZERO).is_none());
+    assert_eq!(store.reached.load(Ordering::SeqCst), 0, "nothing was charged");
+}
+
+#[tokio::test(start_paused = true)]
 async fn versions_only_rise() {
     // E27, E29
     let limiter = limiter(rules(2, [log(rule("a", &[], &["1 per 1h"]))]));

@@ -157,10 +157,11 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Reports an error.
+/// Reports an error. It may quote a name that would write over the terminal.
 fn complain(text: &str) {
+    let lines: Vec<String> = text.lines().map(redis::plain).collect();
     // A closed stderr is no reason to fail.
-    let _ = writeln!(std::io::stderr(), "tollgate: {text}");
+    let _ = writeln!(std::io::stderr(), "tollgate: {}", lines.join("\n"));
 }
 
 fn check_rules(paths: &[PathBuf]) -> Result<Exit, Failure> {

@@ -37,8 +37,9 @@ pub(crate) async fn reload(server: &Arc<ServerState>) {
         Ok(Ok(false)) | Err(_) => {}
         Ok(Err(error)) => {
             let version = version();
-            let why = "rejected Envoy's rules; the previous ones still apply";
-            tracing::error!(error, version, "{why}");
+            let instead =
+                if version == 0 { "there are none yet" } else { "the previous ones still apply" };
+            tracing::error!(error, version, "rejected Envoy's rules; {instead}");
             server.events.publish_rejected("envoy-rules-rejected", &error, version);
         }
     }

@@ -130,7 +130,9 @@ fn log_reload(server: &ServerState, reloaded: Result<Option<RulesChange>, RulesE
         Ok(None) => {}
         Err(error) => {
             let version = server.limiter.rules().version();
-            tracing::error!(%error, version, "rejected the rules; the previous ones still apply");
+            let instead =
+                if version == 0 { "there are none yet" } else { "the previous ones still apply" };
+            tracing::error!(%error, version, "rejected the rules; {instead}");
             server.events.publish_rejected("rules-rejected", &error.to_string(), version);
         }
     }

@@ -325,6 +325,9 @@ fn rule_files_are_checked_without_a_server() {
     let bad = run(&["check-rules", bad.to_str().unwrap()]);
     assert_eq!(bad.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&bad.stdout).contains("bad.json:2:12: "));
+    let hostile = run(&["check-rules", "no\u{1b}[31m.yaml"]);
+    let told = String::from_utf8(hostile.stderr).unwrap();
+    assert!(told.starts_with("tollgate: no\\u{1b}[31m.yaml: "), "for a terminal: {told:?}");
 }
 
 #[test]
