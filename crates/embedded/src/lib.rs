@@ -5,10 +5,10 @@
 //! room is needed, keys that are full again are dropped in the request that needs it, in constant
 //! amortised time.
 //!
-//! - **Bounded.** At most [`EmbeddedStoreBuilder::max_keys`] keys, up to 41 bytes each. If no key is idle and
-//!   there is no room, the `on-full` of its limit answers a new key, marked as
-//!   [`core::Basis::Overflow`] and counted in [`EmbeddedStats::overflowed`]. A key that still counts is
-//!   never dropped.
+//! - **Bounded.** At most [`EmbeddedStoreBuilder::max_keys`] keys, up to 41 bytes each. If no key is
+//!   idle and there is no room, the `on-full` of its limit answers a new key, marked as
+//!   [`core::Basis::Overflow`] and counted in [`EmbeddedStats::overflowed`]. A key that still counts
+//!   is never dropped.
 //! - **Keyed.** A key is stored as a fingerprint under a secret of this process, so a client
 //!   cannot aim at a collision.
 //! - **Atomic.** A request locks all its counters, in one order. The crate does not use tokio, so

@@ -1,8 +1,8 @@
 //! The listeners of a server: one table, which settings, addresses, the banner, metrics and the
 //! drain go over.
 //!
-//! A new listener is a variant of [`Listener`], its place in [`Listener::ALL`], its entry in [`TABLE`], its flag in
-//! [`Options`] and a row in `docs/server.md`.
+//! A new listener is a variant of [`Listener`], its place in [`Listener::ALL`], its entry in [`TABLE`],
+//! its flag in [`Options`] and a row in `docs/server.md`.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};

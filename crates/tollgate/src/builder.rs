@@ -63,8 +63,8 @@ impl<S: Store + 'static> LimiterBuilder<S> {
         }
     }
 
-    /// Sets the rules to begin with; none by default. The example of [`LimiterBuilder`] shows it, with
-    /// `secret` and `deny_cache`.
+    /// Sets the rules to begin with; none by default. The example of [`LimiterBuilder`] shows it,
+    /// with `secret` and `deny_cache`.
     pub fn rules(mut self, rules: RuleSet) -> Self {
         self.rules = rules;
         self

@@ -1,8 +1,8 @@
 //! Permits of concurrency limits, held as long as this value lives.
 //!
-//! `decision/background.rs` renews them while they are held, so work may take longer than a lease. Dropping the value
-//! gives them back, also in a task that panics or is cancelled. If a process dies, its permits are
-//! free again when their leases end.
+//! `decision/background.rs` renews them while they are held, so work may take longer than a lease.
+//! Dropping the value gives them back, also in a task that panics or is cancelled. If a process dies,
+//! its permits are free again when their leases end.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -50,6 +50,7 @@ async fn a_ban_begins_two_round_trips_after_the_refusal_and_delays_nobody() {
     assert!(banned.retry_after() > Some(Duration::from_secs(800)), "{banned:?}");
     let trips = connection.trips.load(Ordering::SeqCst) - before;
     assert_eq!(trips, 5, "three questions, a count and a ban");
+    assert!(!limiter.admit(&user("mallory").cost(0)).await.passes(), "not even a question");
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,11 +36,7 @@ pub(crate) async fn reload(server: &Arc<ServerState>) {
         Ok(Ok(true)) => tracing::info!(version = version(), "applied new rules for Envoy"),
         Ok(Ok(false)) | Err(_) => {}
         Ok(Err(error)) => {
-            let version = version();
-            let instead =
-                if version == 0 { "there are none yet" } else { "the previous ones still apply" };
-            tracing::error!(error, version, "rejected Envoy's rules; {instead}");
-            server.events.publish_rejected("envoy-rules-rejected", &error, version);
+            server.events.reject("envoy-rules-rejected", "Envoy's rules", &error, version());
         }
     }
 }

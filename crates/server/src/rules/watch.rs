@@ -130,10 +130,7 @@ fn log_reload(server: &ServerState, reloaded: Result<Option<RulesChange>, RulesE
         Ok(None) => {}
         Err(error) => {
             let version = server.limiter.rules().version();
-            let instead =
-                if version == 0 { "there are none yet" } else { "the previous ones still apply" };
-            tracing::error!(%error, version, "rejected the rules; {instead}");
-            server.events.publish_rejected("rules-rejected", &error.to_string(), version);
+            server.events.reject("rules-rejected", "the rules", &error.to_string(), version);
         }
     }
 }

@@ -80,8 +80,11 @@ impl Events {
         }
     }
 
-    /// Publishes that rules were rejected while `version` applies.
-    pub(crate) fn publish_rejected(&self, name: &'static str, error: &str, version: u64) {
+    /// Logs and publishes that `rules` were rejected while `version` applies.
+    pub(crate) fn reject(&self, name: &'static str, rules: &str, error: &str, version: u64) {
+        let instead =
+            if version == 0 { "there are none yet" } else { "the previous ones still apply" };
+        tracing::error!(error, version, "rejected {rules}; {instead}");
         self.publish(name, || serde_json::json!({ "error": error, "version": version }));
     }
 

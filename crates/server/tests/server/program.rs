@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 
-use super::support::{RULES, TempDir, Wire, ask, check, connect};
+use super::lock::until;
+use super::support::{RULES, TempDir, Wire, ask, check, connect, metric};
 
 /// A program that runs until this is dropped.
 pub(crate) struct Program {
@@ -328,6 +329,25 @@ fn rule_files_are_checked_without_a_server() {
     let hostile = run(&["check-rules", "no\u{1b}[31m.yaml"]);
     let told = String::from_utf8(hostile.stderr).unwrap();
     assert!(told.starts_with("tollgate: no\\u{1b}[31m.yaml: "), "for a terminal: {told:?}");
+}
+
+#[test]
+fn a_log_of_rejected_rules_says_whether_earlier_ones_apply() {
+    let dir = TempDir::new();
+    let path = rules(&dir);
+    let rejected = |program: &Program| metric(program.at[2], "tollgate_rules_rejected_total") > 0;
+
+    let without = serve(&["--rules", &format!("{path}.none")], &[]);
+    until("the missing file is rejected", || rejected(&without));
+    let (_, log) = without.end();
+    assert!(log.contains("rejected the rules; there are none yet"), "{log}");
+    assert!(!log.contains("the previous ones still apply"), "{log}");
+
+    let with = serve(&["--rules", &path], &[]);
+    std::fs::write(&path, "version: 1\n: :").unwrap();
+    until("the broken file is rejected", || rejected(&with));
+    let (_, log) = with.end();
+    assert!(log.contains("rejected the rules; the previous ones still apply"), "{log}");
 }
 
 #[test]

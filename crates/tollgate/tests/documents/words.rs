@@ -33,43 +33,38 @@ fn code(path: &Path) -> String {
 }
 
 /// Two types of one name, each behind the opposite of a feature, are one type to a reader.
-const TWICE_BY_FEATURE: [&str; 1] = ["tollgate RequestScope"];
+const TWICE_BY_FEATURE: [&str; 1] = ["RequestScope"];
+
+/// The names of types that these crates define more than once, in lines that begin so.
+fn defined_twice(crates: &[&str], beginning: &str) -> BTreeMap<String, Vec<String>> {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for path in crates.iter().flat_map(|name| sources(name)) {
+        let text = code(&path);
+        let lines = text.lines().filter(|line| line.trim_start().starts_with(beginning));
+        for name in lines.filter_map(defined) {
+            places.entry(name.to_owned()).or_default().push(path.display().to_string());
+        }
+    }
+    assert!(places.len() > 3, "{crates:?} have only the types {places:?}");
+    let twice =
+        |name: &str, places: &[String]| places.len() > 1 && !TWICE_BY_FEATURE.contains(&name);
+    places.retain(|name, places| twice(name, places));
+    places
+}
 
 #[test]
 fn no_type_name_is_defined_twice_in_a_crate() {
-    let mut twice = Vec::new();
     for name in CRATES {
-        let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for path in sources(name) {
-            for line in code(&path).lines() {
-                if let Some(defined) = defined(line) {
-                    places.entry(defined.to_owned()).or_default().push(path.display().to_string());
-                }
-            }
-        }
-        assert!(!places.is_empty(), "{name} has no types");
-        places.retain(|_, places| places.len() > 1);
-        twice.extend(places.into_iter().map(|(defined, at)| (format!("{name} {defined}"), at)));
+        let twice = defined_twice(&[name], "");
+        assert!(twice.is_empty(), "{name} defines twice: {twice:#?}");
     }
-    twice.retain(|(name, _)| !TWICE_BY_FEATURE.contains(&name.as_str()));
-    assert!(twice.is_empty(), "defined twice: {twice:#?}");
 }
 
 /// A user may import from all of these into one file.
 #[test]
 fn no_public_type_name_is_defined_twice_in_the_library() {
-    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for name in ["core", "embedded", "redis", "tollgate"] {
-        for path in sources(name) {
-            let text = code(&path);
-            let public = text.lines().filter(|line| line.trim_start().starts_with("pub "));
-            for defined in public.filter_map(defined) {
-                places.entry(defined.to_owned()).or_default().push(path.display().to_string());
-            }
-        }
-    }
-    places.retain(|name, places| places.len() > 1 && name != "RequestScope");
-    assert!(places.is_empty(), "defined twice: {places:#?}");
+    let twice = defined_twice(&["core", "embedded", "redis", "tollgate"], "pub ");
+    assert!(twice.is_empty(), "defined twice: {twice:#?}");
 }
 
 #[test]

@@ -29,8 +29,8 @@ const PER_REQUEST: i64 = 8;
 /// Allowance per tick: pings of a client that only keeps its connection.
 const PER_TICK: i64 = 100;
 
-/// Bytes of bodies that a connection may have in memory: two of the longest
-/// messages, and ample for the streams of usual clients.
+/// Bytes of bodies that a connection may have in memory: two of the longest messages, and ample for the
+/// streams of usual clients.
 pub(super) const MAX_HELD: usize = 2 * super::MAX_MESSAGE;
 
 /// Activity and memory of a connection.

@@ -94,7 +94,8 @@ mod tests {
         for number in [0, 7, 9, 10, -1, -10, 123_456, i64::MAX, i64::MIN] {
             let mut out = Vec::new();
             digits(number, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), number.to_string());
+            integer(number, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), format!("{number}:{number}\r\n"));
         }
     }
 

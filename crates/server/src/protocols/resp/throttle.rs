@@ -187,6 +187,18 @@ mod tests {
     }
 
     #[test]
+    fn numbers_are_read_as_rust_reads_them() {
+        let texts =
+            ["0", "7", "007", "+5", "-0", "123456789", "1234567890", "00000000000000000001"];
+        for text in texts.into_iter().chain(["9223372036854775807"]) {
+            assert_eq!(read_integer(text.as_bytes()), Ok(text.parse::<i64>().unwrap()), "{text}");
+        }
+        for text in ["", "+", "-", " 1", "1 ", "1a", "1:", "1/", "0x1", "99999999999999999999999"] {
+            assert!(read_integer(text.as_bytes()).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
     fn values_that_would_crash_are_refused() {
         for bad in [
             "-1 30 60",
