@@ -21,7 +21,7 @@ pub fn digits(number: i64, out: &mut Vec<u8>) {
 /// `:7`
 #[inline]
 pub fn integer(number: i64, out: &mut Vec<u8>) {
-    // Most are one digit, and half as dear in one piece.
+    // Most are one digit. In one piece, the five of `CL.THROTTLE` take a quarter less.
     if let Some(digit) = u8::try_from(number).ok().filter(|digit| *digit < 10) {
         return out.extend_from_slice(&[b':', b'0' | digit, b'\r', b'\n']);
     }
