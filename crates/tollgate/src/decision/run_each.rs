@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use smallvec::SmallVec;
-use tollgate_core::{Charge, Decision, Op, Quota, Retry, Store, Timestamp, Verdict};
+use tollgate_core::{Charge, Op, Quota, Retry, Store, Timestamp, Verdict};
 
 use super::plan::{Intent, Plan};
 use super::ruling::{Reason, Ruling, Source};
@@ -34,12 +34,10 @@ impl<S: Store + 'static> Limiter<S> {
             }
         }
         if refuses(&decided) {
-            let refusals = ruling.answer.decisions.iter().enumerate();
-            let refusals = refusals.filter(|(_, decision)| !decision.passes());
-            let worst = refusals.max_by_key(|(_, decision)| decision.verdict);
-            let verdict = worst.map(|(_, decision)| decision.verdict);
+            let all = ruling.answer.decisions.iter().enumerate();
+            let worst = all.filter(|(_, it)| !it.passes()).max_by_key(|(_, it)| it.verdict);
             ruling.answer.refused_by = worst.map(|(i, _)| i);
-            ruling.answer.verdict = verdict.unwrap_or(Verdict::Deny(Retry::Never));
+            ruling.answer.verdict = worst.map_or(Verdict::Deny(Retry::Never), |(_, it)| it.verdict);
         }
         self.shared.tell_request(None, ruling);
     }
@@ -53,9 +51,8 @@ impl<S: Store + 'static> Limiter<S> {
                 && let (Op::Take(cost), Source::Store) = (charge.op(), ruling.source)
                 && !ruling.passes()
             {
-                let cost = cost.min(Quota::MAX_COUNT);
                 let mut debit = Plan::empty(plan.rules, Intent::CHARGE, Reason::NoRule);
-                let op = Op::Debit { cost, at: Timestamp::MAX };
+                let op = Op::Debit { cost: cost.min(Quota::MAX_COUNT), at: Timestamp::MAX };
                 debit.push(charge.key(), charge.limit(), op, charge.need(), *policy);
                 debits.push(debit);
             }
@@ -97,7 +94,7 @@ fn refuse_spent(plan: &Plan<'_>, ruling: &mut Ruling) {
     let Some(decision) = ruling.answer.decisions.first_mut() else { return };
     if asks && decision.verdict == Verdict::Allow && decision.remaining == 0 {
         let verdict = Verdict::Deny(Retry::After(decision.reset_after));
-        *decision = Decision { verdict, ..*decision };
+        decision.verdict = verdict;
         (ruling.answer.verdict, ruling.answer.refused_by) = (verdict, Some(0));
     }
 }
